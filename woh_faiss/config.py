@@ -1,0 +1,119 @@
+"""Hyper-parameters: one frozen object, checked once, saved beside what it made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from .errors import ConfigError
+
+#: What each preset sets. "paper": Zhan et al. 2021, section 4.1, with the constants of the published code.
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {
+        "alpha": 300.0,
+        "beta": 0.1,
+        "theta": 0.1,
+        "mu": 10.0,
+        "iterations": 7,
+        "sweeps": 3,
+        "refresh_statistics": False,
+    },
+}
+
+#: Default of a field that the preset decides; `__post_init__` replaces it, so no reader ever meets it.
+_PRESET: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WOHConfig:
+    """Everything a model is made from, besides its data.
+
+    Attributes
+    ----------
+    bits : int
+        Code length r, a multiple of 8 (Faiss stores whole bytes).
+    preset : str
+        Where the fields marked * come from unless they are given: a name in `PRESETS`.
+    anchors : int
+        Size m of the kernel map; a first chunk of fewer items gives that many anchors.
+    alpha : float
+        * Weight of the ridges on W, U, V, P, > 0 (Eq. 4).
+    beta, theta, mu : float
+        * Weights of the feature, word-vector and hash-function blocks (Eq. 4); 0 leaves a block out.
+    iterations : int
+        * Outer iterations T a round.
+    sweeps : int
+        * Sweeps g of the discrete coordinate descent an iteration (Eq. 16).
+    refresh_statistics : bool
+        * Whether the statistics and P are made anew from the codes after the last sweep (what the
+        algorithm means) or kept from before it (what the published code does).
+    min_count : int
+        Times a tag must have been seen in the stream so far before it is learned from. The paper uses
+        50 on MIRFlickr; 2 leaves out only tags that relate nothing to nothing.
+    vector_size : int
+        Width f of the word vectors learned from tags when no word-vector file is given.
+    keep_models : int
+        How many of the newest model files stay on disk.
+    seed : int
+        Decides every random draw; round t draws from ``default_rng((seed, t))``.
+    """
+
+    bits: int = 64
+    preset: str = "paper"
+    anchors: int = 1000
+    alpha: float = _PRESET
+    beta: float = _PRESET
+    theta: float = _PRESET
+    mu: float = _PRESET
+    iterations: int = _PRESET
+    sweeps: int = _PRESET
+    refresh_statistics: bool = _PRESET
+    min_count: int = 2
+    vector_size: int = 100
+    keep_models: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Fill in the preset's values, then refuse what no model can be made from."""
+        if self.preset not in PRESETS:
+            raise ConfigError(f"preset is {self.preset!r}, expected one of {', '.join(PRESETS)}")
+        for name, value in PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        for name, least in (
+            ("bits", 8), ("anchors", 1), ("iterations", 1), ("sweeps", 1),
+            ("min_count", 1), ("vector_size", 1), ("keep_models", 1), ("seed", 0),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"{name} is {value!r}, expected a whole number of at least {least}")
+        if self.bits % 8:
+            raise ConfigError(f"bits is {self.bits}, expected a multiple of 8 (Faiss stores whole bytes)")
+        for name in ("alpha", "beta", "theta", "mu"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name} is {value!r}, expected a finite number of at least 0")
+        if not self.alpha > 0:
+            raise ConfigError(f"alpha is {self.alpha}, expected more than 0 (it keeps every system solvable)")
+        if not isinstance(self.refresh_statistics, bool):
+            raise ConfigError(f"refresh_statistics is {self.refresh_statistics!r}, expected true or false")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name, as JSON can hold it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> WOHConfig:
+        """The inverse of `to_dict`.
+
+        Raises
+        ------
+        ConfigError
+            A name is unknown or a value out of range.
+        """
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(values.keys() - set(known))
+        if unknown:
+            raise ConfigError(f"unknown hyper-parameters {', '.join(unknown)}; known: {', '.join(known)}")
+        return cls(**values)

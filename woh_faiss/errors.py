@@ -1,0 +1,30 @@
+"""The exceptions a caller may want to catch. Nothing else in the package defines one.
+
+Every message is one line: what was given, what was expected, what to do.
+"""
+
+from __future__ import annotations
+
+
+class WOHError(Exception):
+    """Base class: the command line prints these as one line; anything else is a bug."""
+
+
+class ConfigError(WOHError, ValueError):
+    """A hyper-parameter is unknown or outside its range."""
+
+
+class InputError(WOHError, ValueError):
+    """An array, a chunk file, a tag list or a word-vector file cannot be used as it is."""
+
+
+class NotFittedError(WOHError):
+    """A hash function was asked for before the first round was learned."""
+
+
+class StoreError(WOHError):
+    """An index folder is missing, damaged, newer than this package, or cannot be written."""
+
+
+class LockedError(StoreError):
+    """Another writer holds the index."""

@@ -1,0 +1,181 @@
+"""Array checks at the public boundary; inner modules trust their arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import InputError
+
+#: Rows checked at a time, so that a memory-mapped array is never read whole.
+BLOCK = 8192
+
+
+def features(X: ArrayLike, d: int | None = None, name: str = "features") -> NDArray[Any]:
+    """X as a finite, real (n, d) array in its own dtype; nothing is copied that need not be.
+
+    Parameters
+    ----------
+    X : (n, d) array_like of a real dtype
+        Bool, integer or floating, any byte order and any strides.
+    d : int, optional
+        The width the model was fitted with; None accepts any.
+    name : str
+        What to call the array in a message.
+
+    Raises
+    ------
+    InputError
+        X is not 2-D, not real, has another width than `d`, or holds NaN or infinite values (the
+        message names the first bad row).
+    """
+    X = np.asanyarray(X)
+    if X.dtype.kind not in "fiub":
+        raise InputError(f"{name} have dtype {X.dtype}, expected real numbers (float16/32/64 or integers)")
+    if X.ndim != 2:
+        hint = "; for one item pass X[None, :]" if X.ndim == 1 else ""
+        raise InputError(f"{name} have shape {X.shape}, expected 2-D (n items, d numbers each){hint}")
+    if X.shape[1] == 0:
+        raise InputError(f"{name} have no columns (shape {X.shape}), expected at least one number an item")
+    if d is not None and X.shape[1] != d:
+        raise InputError(f"{name} have {X.shape[1]} columns, the model was fitted with {d}")
+    if X.dtype.kind == "f":
+        for start in range(0, len(X), BLOCK):
+            finite = np.isfinite(X[start : start + BLOCK]).all(axis=1)
+            if not finite.all():
+                row = start + int(np.flatnonzero(~finite)[0])
+                raise InputError(
+                    f"{name} of row {row} are not finite (NaN or infinite); repair or leave it out"
+                )
+    return X
+
+
+def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
+    """Ids of n items as int64.
+
+    Raises
+    ------
+    InputError
+        Not 1-D integers, another number than `n`, a negative id, one beyond int64, or a repeated one.
+    """
+    ids = np.asarray(ids)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise InputError(f"ids have shape {ids.shape} and dtype {ids.dtype}, expected 1-D integers")
+    if len(ids) != n:
+        raise InputError(f"there are {len(ids)} ids for {n} items; give one an item")
+    if ids.dtype.kind == "u" and n and ids.max() > np.iinfo(np.int64).max:
+        raise InputError(f"id {ids.max()} does not fit in 64 signed bits")
+    ids = ids.astype(np.int64)
+    if n and ids.min() < 0:
+        row = int(np.flatnonzero(ids < 0)[0])
+        raise InputError(f"id {ids[row]} of row {row} is negative; ids are 0 or more")
+    unique, first = np.unique(ids, return_index=True)
+    if len(unique) != n:
+        again = np.setdiff1d(np.arange(n), first)[0]
+        raise InputError(f"id {ids[again]} of row {again} is given twice in one chunk")
+    return ids
+
+
+def neighbours(k: Any, name: str = "k") -> int:
+    """A count such as k as a Python int of at least 1; numpy integers are welcome.
+
+    Raises
+    ------
+    InputError
+        Not an integer, or less than 1.
+    """
+    try:
+        value = int(k.__index__())
+    except (AttributeError, TypeError):
+        raise InputError(f"{name} is {k!r}, expected a whole number of at least 1") from None
+    if value < 1:
+        raise InputError(f"{name} is {value}, expected at least 1")
+    return value
+
+
+def holds_text(values: Any) -> bool:
+    """Whether a 1-D array_like holds any string, and so was meant as strings."""
+    if not isinstance(values, (list, tuple)):
+        values = array(values, "values")
+        if values.dtype != object or values.ndim != 1:
+            return values.ndim == 1 and values.dtype.kind in "UST"
+    return any(isinstance(value, (str, bytes)) for value in values)
+
+
+def texts(values: Any, name: str, place: str = "row") -> list[str]:
+    """A 1-D array_like of text as Python strings that UTF-8 and SQLite can hold."""
+    if not isinstance(values, (list, tuple)):
+        values = array(values, name)
+        if values.ndim != 1 or values.dtype.kind not in "USTO":
+            raise InputError(
+                f"{name} have shape {values.shape} and dtype {values.dtype}, expected 1-D strings"
+            )
+        if values.dtype.kind == "U" and values.nbytes:
+            # Python cannot even print a string array with a number that is no character.
+            codes = np.ascontiguousarray(values).view(values.dtype.byteorder + "u4").reshape(len(values), -1)
+            if (bad := np.flatnonzero((codes > 0x10FFFF).any(axis=1))).size:
+                raise InputError(f"{name}: {place} {bad[0]} is not Unicode text; the array is damaged")
+        values = values.tolist()
+    texts = []
+    for row, value in enumerate(values):
+        try:
+            text = str(value, "utf-8") if isinstance(value, bytes) else value
+            if not isinstance(text, str):
+                raise InputError(f"{name}: {place} {row} is {short(value)}, expected a str")
+            text.encode()
+        except UnicodeError:
+            raise InputError(
+                f"{name}: {place} {row} is {short(value)}, not UTF-8 text; decode it first"
+            ) from None
+        if "\0" in text:
+            raise InputError(
+                f"{name}: {place} {row} is {short(value)}, which holds a NUL character; remove it"
+            )
+        texts.append(str(text))  # np.str_ to str
+    return texts
+
+
+def zero_one(matrix: ArrayLike, name: str, expected: str) -> NDArray[np.bool_]:
+    """A 2-D array of 0 and 1 as bool; `expected` ends the message about anything else."""
+    M = plain(matrix, name)
+    if M.ndim != 2 or M.dtype.kind not in "fiub":
+        raise InputError(f"{name} have shape {M.shape} and dtype {M.dtype}, {expected}")
+    ones: NDArray[np.bool_] = M == 1
+    if not (good := ones | (M == 0)).all():
+        row, column = np.argwhere(~good)[0]
+        raise InputError(f"{name} of row {row}, column {column} is {M[row, column]}, expected 0 or 1")
+    return ones
+
+
+def whole(values: ArrayLike, name: str, length: int | None) -> NDArray[np.int64]:
+    """1-D integers, `length` of them if given, as int64."""
+    M = array(values, name)
+    if M.size == 0:
+        M = M.astype(np.int64)  # numpy makes [] float64
+    if M.ndim != 1 or M.dtype.kind not in "iu" or (length is not None and len(M) != length):
+        many = "" if length is None else f"{length} "
+        raise InputError(f"{name} have shape {M.shape} and dtype {M.dtype}, expected {many}1-D integers")
+    return M.astype(np.int64)
+
+
+def plain(values: ArrayLike, name: str) -> NDArray[Any]:
+    """An array of numbers even if it comes as Python objects (as pandas columns often do)."""
+    M = array(values, name)
+    return array(M.tolist(), name) if M.dtype == object else M
+
+
+def array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """An array of what numpy makes one of; InputError where it does not."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} are no array ({' '.join(str(error).split())[:160]})") from error
+
+
+def short(value: Any) -> str:
+    """repr on one line, cut: a value in a message must not fill the screen."""
+    text = ascii(value)
+    text = text if text.isprintable() else type(value).__name__
+    return text if len(text) <= 60 else f"{text[:57]}..."
