@@ -1,0 +1,73 @@
+"""The frozen hash function, h(x) = sign(φ(x) P): all that a query needs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import codes, validate
+from .kernel import Kernel, Matrix, blocks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hasher:
+    """Kernel map and projection after some round.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        φ, frozen at round 1.
+    P : (m, r) float64
+        The projection of that round (Eq. 8).
+    """
+
+    kernel: Kernel
+    P: Matrix
+
+    @property
+    def d(self) -> int:
+        """Width of the features it takes."""
+        return int(self.kernel.A.shape[1])
+
+    @property
+    def bits(self) -> int:
+        """Length r of the codes it gives."""
+        return int(self.P.shape[1])
+
+    def decision_function(self, X: ArrayLike) -> Matrix:
+        """φ(x) P of each row, before the sign: (n, d) of any real dtype → (n, r) float64.
+
+        Raises
+        ------
+        InputError
+            X is not a finite real (n, d) array of the fitted width.
+        """
+        X = validate.features(X, d=self.d)
+        H = np.empty((len(X), self.bits))
+        for rows in blocks(len(X)):
+            H[rows] = self.kernel.map(X[rows]) @ self.P
+        return H
+
+    def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
+        """Packed codes of each row: (n, d) → (n, r // 8) uint8, in the layout of `codes.pack`.
+
+        Raises
+        ------
+        InputError
+            As `decision_function`.
+        """
+        return codes.pack(self.decision_function(X))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its numbers by name, but for the anchors, which are stored once and apart."""
+        return {"P": self.P, "mean": self.kernel.mean, "width": np.asarray(self.kernel.width)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], anchors: NDArray[Any]) -> Hasher:
+        """The inverse of `arrays`, with the anchors (m, d)."""
+        kernel = Kernel(np.asarray(anchors, np.float64), float(arrays["width"]), arrays["mean"])
+        return cls(kernel, arrays["P"])

@@ -1,0 +1,180 @@
+"""The steps of one round. Pure functions: arrays in, arrays out, no state, no I/O, no randomness.
+
+Source: Zhan et al., "Weakly-Supervised Online Hashing", ICME 2021. Rows are samples. A round minimises
+
+    ‖Y − BW‖₂,₁ + β‖φ − BU‖² + θ‖Z − BV‖² + μ‖B − φP‖² + α(‖W‖² + ‖U‖² + ‖V‖² + ‖P‖²)       (Eq. 4)
+
+over the old and the new items together, old codes fixed; the old items are present as statistics only.
+
+=======  ==========  ====================================================================
+symbol   shape       meaning
+=======  ==========  ====================================================================
+phi      (n, m)      kernel map of the chunk's items
+Y        (n, c)      their tags, CSR of 0/1
+Z        (n, f)      mean word vector of each item's tags
+B        (n, r)      their codes, in {-1, +1}
+U, V, W  (r, ·)      B → φ, B → Z, B → Y
+P        (m, r)      the hash function, h(x) = sign(φ(x) P) with sign(0) = +1
+k        (n,)        ℓ2,1 weights, 1 / ‖y_i − b_i W‖₂
+C1..D2   statistics  see statistics.py
+=======  ==========  ====================================================================
+
+Nothing of size n x c or n x n is ever formed, and C3 + (α/μ)I is factored once a round: it does not
+depend on B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.sparse import csr_array
+
+from .config import WOHConfig
+from .statistics import Statistics
+
+Matrix = NDArray[np.float64]
+
+#: Smallest residual norm: a row that is explained exactly would otherwise weigh 1/0, then poison W.
+FLOOR = 1e-8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What a round leaves: the chunk's codes, the newest maps, the statistics.
+
+    Attributes
+    ----------
+    B : (n, r)
+        Learned codes of the chunk's items, in {-1, +1}.
+    P : (m, r)
+        The hash function.
+    W : (r, c)
+        Codes to tags; the next round starts from it.
+    stats : Statistics
+        The past, for the next round.
+    """
+
+    B: Matrix
+    P: Matrix
+    W: Matrix
+    stats: Statistics
+
+
+def sign(H: Matrix) -> Matrix:
+    """sgn with sgn(0) = +1, as `codes.pack` has it."""
+    return np.where(H >= 0, 1.0, -1.0)
+
+
+def factor(C: Matrix, ridge: float) -> Any:
+    """Cholesky factor of C + ridge I, for `scipy.linalg.cho_solve`; C (p, p) symmetric, ridge > 0."""
+    A = C.copy()
+    A.flat[:: len(A) + 1] += ridge
+    try:
+        return cho_factor(A, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError as error:
+        error.add_note(
+            f"a {len(C)} x {len(C)} statistic plus {ridge:g} I is not positive definite; "
+            "raise alpha, or look for features of very large size"
+        )
+        raise
+
+
+def regression(C: Matrix, T: Matrix, ridge: float) -> Matrix:
+    """min_M Σ‖t_i − b_i M‖² + ridge ‖M‖², from C = Σ bᵀb (r, r) and T = Σ bᵀt (r, p): (r, p).
+
+    With ridge = α/β it is U (Eq. 6), with α/θ it is V (Eq. 9), and with α and weighted sums W (Eq. 13).
+    """
+    return np.asarray(cho_solve(factor(C, ridge), T, check_finite=False))
+
+
+def weights(B: Matrix, W: Matrix, YW: Matrix, y2: Matrix) -> Matrix:
+    """k_i = 1 / max(‖y_i − b_i W‖₂, FLOOR): (n,).
+
+    The residual is expanded, ‖y‖² − 2 b·(W yᵀ) + b (W Wᵀ) bᵀ, so that Y stays sparse.
+    `YW` is Y Wᵀ (n, r) and `y2` holds ‖y_i‖² (n,).
+    """
+    squared = y2 - 2.0 * np.einsum("ij,ij->i", B, YW) + np.einsum("ij,ij->i", B @ (W @ W.T), B)
+    k: Matrix = 1.0 / np.maximum(np.sqrt(np.maximum(squared, 0.0)), FLOOR)
+    return k
+
+
+def descend(B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int) -> Matrix:
+    """Discrete cyclic coordinate descent over the bits (Eq. 16): new codes (n, r).
+
+    b_l ← sign(Q_l − k∘(B HW)_l − (B H)_l), l ascending, in place, `sweeps` times. HW = W Wᵀ and
+    H = β U Uᵀ + θ V Vᵀ come with zero diagonals, which is what B₋ₗ W₋ₗ w_l means.
+    """
+    B = np.array(B, order="F")
+    for _ in range(sweeps):
+        for l in range(B.shape[1]):
+            B[:, l] = sign(Q[:, l] - k * (B @ HW[:, l]) - B @ H[:, l])
+    return B
+
+
+def without_diagonal(G: Matrix) -> Matrix:
+    """G with zeros on its diagonal."""
+    return G - np.diag(np.diag(G))
+
+
+def learn_round(
+    phi: Matrix, Y: csr_array, Z: Matrix, B0: Matrix, W0: Matrix, past: Statistics, config: WOHConfig
+) -> Round:
+    """Learn the codes of one chunk and the hash function after it.
+
+    Parameters
+    ----------
+    phi, Y, Z : (n, m), (n, c) CSR, (n, f)
+        The chunk's kernel map, tags and word vectors.
+    B0 : (n, r)
+        Codes to start from, in {-1, +1}.
+    W0 : (r, c)
+        The W of the round before, or a random one in round 1.
+    past : Statistics
+        Of the rounds before, already widened to c tags.
+    config : WOHConfig
+        α, β, θ, μ, iterations, sweeps, refresh_statistics.
+
+    Notes
+    -----
+    A round costs n m² + m³/3 once and T (n m r + g n r² + nnz(Y) r + n f r + r³) for the iterations.
+    """
+    alpha, beta, theta, mu = config.alpha, config.beta, config.theta, config.mu
+    base = past.with_features(phi)
+    # Without the μ block P takes no part in the codes; it is then the plain ridge regression on them.
+    C3_factor = factor(base.C3, alpha / mu if mu else alpha)
+    y2 = np.asarray(Y.multiply(Y).sum(axis=1), dtype=np.float64).ravel()
+    B, W, YW = B0, W0, Y @ W0.T
+
+    for _ in range(config.iterations):
+        stats = base.with_codes(B, phi, Z)
+        P = cho_solve(C3_factor, stats.C4, check_finite=False)  # Eq. 8
+        k = weights(B, W, YW, y2)  # of the old W
+        stats = stats.with_weights(B, k, Y)
+        W = regression(stats.D1, stats.D2, alpha)  # Eq. 13
+        YW = Y @ W.T  # n x r
+
+        Q = k[:, None] * YW
+        H = np.zeros_like(stats.C1)
+        F = np.zeros((phi.shape[1], B.shape[1]))  # what φ is multiplied with: βUᵀ + μP
+        if beta:
+            U = regression(stats.C1, stats.C2, alpha / beta)  # Eq. 6
+            F += beta * U.T
+            H += beta * (U @ U.T)
+        if theta:
+            V = regression(stats.C1, stats.C5, alpha / theta)  # Eq. 9
+            Q += theta * (Z @ V.T)
+            H += theta * (V @ V.T)
+        if mu:
+            F += mu * P
+        if beta or mu:
+            Q += phi @ F  # n x r
+        B = descend(B, Q, k, without_diagonal(W @ W.T), without_diagonal(H), config.sweeps)
+
+    if config.refresh_statistics:
+        stats = base.with_codes(B, phi, Z).with_weights(B, weights(B, W, YW, y2), Y)
+        P = cho_solve(C3_factor, stats.C4, check_finite=False)
+    return Round(B=B, P=P, W=W, stats=stats)

@@ -1,0 +1,108 @@
+"""Sufficient statistics of the stream: everything that a round may know about the past.
+
+Letters and equation numbers are those of Zhan et al. 2021; docs/notation.md has the whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statistics:
+    """What rounds 1..t leave behind; its size does not depend on the number of items.
+
+    Attributes
+    ----------
+    C1 : (r, r)
+        Σ BᵀB.
+    C2 : (r, m)
+        Σ Bᵀφ. The paper's C4 = φᵀB is its transpose and is not kept twice.
+    C3 : (m, m)
+        Σ φᵀφ.
+    C5 : (r, f)
+        Σ BᵀZ.
+    D1 : (r, r)
+        Σ Bᵀ diag(k) B, with each row's weight as it was when its round ended (Eq. 14).
+    D2 : (r, c)
+        Σ Bᵀ diag(k) Y.
+    n : int
+        Items accumulated.
+    """
+
+    C1: Matrix
+    C2: Matrix
+    C3: Matrix
+    C5: Matrix
+    D1: Matrix
+    D2: Matrix
+    n: int
+
+    @classmethod
+    def zero(cls, *, r: int, m: int, f: int, c: int) -> Statistics:
+        """The statistics of nothing: r bits, m anchors, word vectors of width f, c tags."""
+        return cls(
+            C1=np.zeros((r, r)),
+            C2=np.zeros((r, m)),
+            C3=np.zeros((m, m)),
+            C5=np.zeros((r, f)),
+            D1=np.zeros((r, r)),
+            D2=np.zeros((r, c)),
+            n=0,
+        )
+
+    @property
+    def C4(self) -> Matrix:
+        """Σ φᵀB: (m, r)."""
+        return self.C2.T
+
+    def with_features(self, phi: Matrix) -> Statistics:
+        """After adding a chunk's φ (n, m) to C3: the part of a round that does not depend on B."""
+        return replace(self, C3=self.C3 + phi.T @ phi)  # m x m
+
+    def with_codes(self, B: Matrix, phi: Matrix, Z: Matrix) -> Statistics:
+        """After adding codes B (n, r) of items with features φ (n, m) and word vectors Z (n, f)."""
+        return replace(
+            self,
+            C1=self.C1 + B.T @ B,  # r x r
+            C2=self.C2 + B.T @ phi,  # r x m
+            C5=self.C5 + B.T @ Z,  # r x f
+            n=self.n + len(B),
+        )
+
+    def with_weights(self, B: Matrix, k: Matrix, Y: csr_array) -> Statistics:
+        """After adding the weighted terms of B (n, r), weights k (n,) and tags Y (n, c), CSR."""
+        kB = k[:, None] * B  # n x r
+        return replace(
+            self,
+            D1=self.D1 + B.T @ kB,  # r x r
+            D2=self.D2 + (Y.T @ kB).T,  # r x c
+        )
+
+    def widened(self, c: int) -> Statistics:
+        """With room for c tags: tags that nobody carried so far add columns of zeros, which is exact."""
+        return replace(self, D2=widen(self.D2, c))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Every field by name, for the model file."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Statistics:
+        """The inverse of `arrays`."""
+        values: dict[str, Any] = {field.name: arrays[field.name] for field in fields(cls)}
+        values["n"] = int(values["n"])
+        return cls(**values)
+
+
+def widen(M: Matrix, c: int) -> Matrix:
+    """M with zero columns appended up to c."""
+    return np.pad(M, ((0, 0), (0, c - M.shape[1])))
