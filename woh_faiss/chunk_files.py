@@ -1,0 +1,206 @@
+"""Named arrays from files that may be damaged or hostile: .npz, a folder of .npy, one .npy.
+
+Knows bytes, not meaning: `chunks.read_chunk` says what the arrays are. Nothing is unpickled, and a
+header's word is checked against the file before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from .errors import InputError
+
+#: A zip member that unpacks to more than both of these is a bomb, not data: deflate ends near 1032:1.
+BOMB_RATIO, BOMB_BYTES = 1000, 64 << 20
+# What zipfile, zlib and numpy raise for bytes that they did not expect; encryption is a RuntimeError.
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, KeyError, MemoryError, OverflowError, RuntimeError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+
+
+def read_arrays(
+    path: str | os.PathLike[str], required: str, optional: Collection[str]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of `path` called `required` and, where they exist, `optional`; others are not read.
+
+    What `path` is, its first bytes say, not its name: an .npz, a folder of .npy files, or one .npy
+    file, which is then `required`. In the last two `required` is memory-mapped, read-only.
+
+    Raises
+    ------
+    InputError
+        The path, the archive or one of the arrays is missing, damaged, encrypted, pickled or not
+        the size it claims.
+    """
+    with _damage_is_input_error(shown(path)):
+        file = Path(os.fsdecode(path))
+        if file.is_dir():
+            return _read_folder(file, required, optional)
+        if not file.is_file():
+            what = "is not a regular file" if file.exists() else "does not exist"
+            raise InputError(f"{shown(file)} {what}; give an .npz file or a folder of .npy files")
+        with file.open("rb") as stream:
+            start = stream.read(6)
+        if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+            return _read_npz(file, required, optional)
+        if start == npy.MAGIC_PREFIX:
+            return {required: _read_npy(file, shown(file), mapped=True)}
+    raise InputError(
+        f"{shown(file)} is neither an .npz nor an .npy file (it starts with {start!r}); "
+        f"write it with np.savez(path, {required}=...)"
+    )
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """The path for a one-line message: quoted where it holds line ends or undecodable bytes."""
+    text = os.fsdecode(path)
+    return text if text.isprintable() else repr(text)
+
+
+def _reason(error: Exception) -> str:
+    """What a library said of bytes it did not expect, on one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    return text if text.isprintable() else ascii(text)
+
+
+@contextmanager
+def _header_warnings_off() -> Iterator[None]:
+    """Numpy parses a header as Python source, which may warn; the error that follows says enough."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _damage_is_input_error(where: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        raise InputError(f"{where} cannot be read ({_reason(error)}); copy or write it again") from error
+
+
+def _require(required: str, found: list[str], where: str) -> None:
+    if required not in found:
+        others = ", ".join(ascii(name) for name in sorted(found)[:12]) or "nothing"
+        raise InputError(f"{where} has no key '{required}'; it holds {others}")
+
+
+def _read_folder(folder: Path, required: str, optional: Collection[str]) -> dict[str, NDArray[Any]]:
+    found = [entry.stem for entry in folder.iterdir() if entry.suffix == ".npy" and entry.is_file()]
+    _require(required, found, shown(folder))
+    return {
+        key: _read_npy(folder / f"{key}.npy", f"{shown(folder)}: key '{key}'", mapped=key == required)
+        for key in (required, *optional)
+        if key in found
+    }
+
+
+def _read_npy(file: Path, where: str, *, mapped: bool) -> NDArray[Any]:
+    with _damage_is_input_error(where), file.open("rb") as stream:
+        nbytes = _check_header(stream, file.stat().st_size, where)
+        if not (mapped and nbytes):  # an empty range cannot be mapped
+            return _read_checked(stream)
+        with _header_warnings_off():
+            return npy.open_memmap(file, mode="r")
+
+
+def _read_npz(file: Path, required: str, optional: Collection[str]) -> dict[str, NDArray[Any]]:
+    where, size = shown(file), file.stat().st_size
+    with zipfile.ZipFile(file) as archive:
+        members: dict[str, zipfile.ZipInfo] = {}
+        for info in archive.infolist():
+            key = info.filename.removesuffix(".npy")
+            if key in members and key in (required, *optional):
+                raise InputError(f"{where} holds key '{key}' twice; write it again with np.savez")
+            members[key] = info
+        _require(required, list(members), where)
+        arrays = {}
+        for key in (required, *optional):
+            if key in members:
+                here = f"{where}: key '{key}'"
+                _check_member(members[key], size, here)
+                with _damage_is_input_error(here), archive.open(members[key]) as stream:
+                    _check_header(stream, members[key].file_size, here)
+                    arrays[key] = _read_checked(stream)
+                    stream.read(1)  # reaching the end makes zipfile compare the CRC
+        return arrays
+
+
+def _check_member(info: zipfile.ZipInfo, archive_size: int, where: str) -> None:
+    if info.flag_bits & 1:
+        raise InputError(f"{where} is encrypted; write it again without a password")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise InputError(
+            f"{where} is compressed with zip method {info.compress_type}, expected what np.savez or "
+            "np.savez_compressed writes"
+        )
+    if info.header_offset + info.compress_size > archive_size:
+        raise InputError(f"{where} claims more bytes than the file has: it is cut short; copy it again")
+    if info.file_size > max(BOMB_BYTES, BOMB_RATIO * info.compress_size):
+        raise InputError(
+            f"{where} unpacks {info.compress_size} bytes to {info.file_size}, more than {BOMB_RATIO} times; "
+            "if that is meant, write it uncompressed with np.savez"
+        )
+
+
+def _check_header(stream: IO[bytes], size: int, where: str) -> int:
+    """Bytes of the array behind the header of an .npy `stream` of `size` bytes; refuses what is not data."""
+    shape, dtype = _parse_header(stream, where)
+    if dtype.hasobject:
+        raise InputError(
+            f"{where} is a pickled object array, which is never loaded; save text as strings: "
+            "np.array([...], dtype=str), numbers as numbers"
+        )
+    if dtype.kind == "V" or dtype.itemsize == 0:
+        raise InputError(
+            f"{where} has dtype {dtype}, expected plain numbers or strings; save it with such a dtype"
+        )
+    if any(length < 0 for length in shape):
+        raise InputError(f"{where} has a damaged header: its shape is {shape}; write it again")
+    claimed, present = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if claimed != present:
+        raise InputError(
+            f"{where} claims shape {shape} of {dtype}, {claimed} bytes, but holds {present}; "
+            "it is damaged or cut short: copy or write it again"
+        )
+    return claimed
+
+
+def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    try:
+        with _header_warnings_off():
+            version = npy.read_magic(stream)
+            if version == (1, 0):
+                shape, _, dtype = npy.read_array_header_1_0(stream)
+            elif version == (2, 0):
+                shape, _, dtype = npy.read_array_header_2_0(stream)
+            else:  # 3.0 is for structured arrays alone
+                raise ValueError(f".npy version {version}")
+    except Exception as error:  # numpy evaluates the header, so anything may come out of a damaged one
+        raise InputError(
+            f"{where} does not start with an .npy header ({_reason(error)}); write it with np.save(z)"
+        ) from error
+    return tuple(int(length) for length in shape), dtype
+
+
+def _read_checked(stream: IO[bytes]) -> NDArray[Any]:
+    stream.seek(0)
+    with _header_warnings_off():
+        array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+    return array

@@ -1,0 +1,216 @@
+"""One chunk of the stream: features, and what is known about each item; its reader.
+
+Everything a user may hand in is checked here, once; inner modules trust a `Chunk`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import validate
+from .chunk_files import read_arrays, shown
+from .errors import InputError
+from .tag_lists import TagLists, tag_lists
+
+__all__ = ["Chunk", "TagLists", "read_chunk"]
+
+#: More classes than this need a multi-hot matrix.
+MOST_CLASSES = 1 << 16
+
+_CSR = ("tags_data", "tags_indices", "tags_indptr", "tags_shape")
+_OPTIONAL = ("tags", "tag_names", *_CSR, "ids", "keys", "labels", "groups")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """n items of the stream; make one with `Chunk.of` or `read_chunk`, which check everything.
+
+    Attributes
+    ----------
+    features : (n, d) real, finite
+        In their own dtype; may be a read-only memory map.
+    tags : TagLists of n items, optional
+    ids : (n,) int64, optional
+        The user's numbers, 0 or more, each once.
+    keys : (n,) str, optional
+        The user's names for the items, not empty, each once.
+    labels : (n, L) bool, optional
+        True classes; only evaluation looks at them.
+    groups : (n,), optional
+        What belongs together (an album, a product), of any plain dtype.
+    """
+
+    features: NDArray[Any]
+    tags: TagLists | None
+    ids: NDArray[np.int64] | None
+    keys: NDArray[np.str_] | None
+    labels: NDArray[np.bool_] | None
+    groups: NDArray[Any] | None
+
+    @classmethod
+    def of(
+        cls,
+        features: ArrayLike,
+        tags: Any = None,
+        *,
+        ids: ArrayLike | None = None,
+        keys: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Chunk:
+        """A checked chunk; features are not copied.
+
+        Parameters
+        ----------
+        features : (n, d) array_like of a real dtype, n >= 1
+        tags : optional
+            `TagLists`; n strings (see `TagLists.from_strings`); n lists of str; an (n, c) array of 0
+            and 1; or a SciPy sparse matrix of them. For names of columns use `TagLists.from_dense`.
+        ids : (n,) integers, optional
+            Strings here are taken as `keys`.
+        keys : (n,) strings, optional
+        labels : (n, L) array of 0 and 1, or (n,) class numbers from 0, optional
+        groups : (n,) array, optional
+
+        Raises
+        ------
+        InputError
+            Anything is not as described; the message names the array and, where it can, the row.
+        """
+        X = validate.features(
+            features if isinstance(features, np.memmap) else validate.array(features, "features")
+        )
+        n = len(X)
+        if n == 0:
+            raise InputError(f"features have shape {X.shape}: a chunk needs at least one row")
+        lists = None if tags is None else tag_lists(tags)
+        if ids is not None and validate.holds_text(ids):
+            if keys is not None:
+                raise InputError("ids are strings and there are keys too; give the strings as keys only")
+            ids, keys = None, ids
+        _same_length(n, tags=lists)
+        return cls(
+            features=X,
+            tags=lists,
+            ids=None if ids is None else validate.item_ids(validate.plain(ids, "ids"), n),
+            keys=None if keys is None else _item_keys(keys, n),
+            labels=None if labels is None else _multi_hot(labels, n),
+            groups=None if groups is None else _item_groups(groups, n),
+        )
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def rows(self, select: slice | NDArray[Any]) -> Chunk:
+        """The items of a slice, an int array or an (n,) bool mask; a slice copies no features."""
+        return Chunk(
+            features=self.features[select],
+            tags=None if self.tags is None else self.tags.rows(select),
+            ids=None if self.ids is None else self.ids[select],
+            keys=None if self.keys is None else self.keys[select],
+            labels=None if self.labels is None else self.labels[select],
+            groups=None if self.groups is None else self.groups[select],
+        )
+
+
+def read_chunk(path: str | os.PathLike[str]) -> Chunk:
+    """The chunk in an .npz file, a folder of .npy files, or one .npy file of features.
+
+    Keys are as in `Chunk.of`; unknown ones are ignored. `tags` may be strings, or 0/1 with
+    `tag_names`, or the CSR parts `tags_data`, `tags_indices`, `tags_indptr`, `tags_shape` with
+    `tag_names`; columns without names are called tag0, tag1, ... A folder's features.npy and a
+    single .npy are memory-mapped, read-only.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, or an array in it is not as described; one line with the
+        file, the key and, where it can, the row.
+    """
+    arrays = read_arrays(path, "features", _OPTIONAL)
+    try:
+        return Chunk.of(
+            arrays["features"],
+            _stored_tags(arrays),
+            ids=arrays.get("ids"),
+            keys=arrays.get("keys"),
+            labels=arrays.get("labels"),
+            groups=arrays.get("groups"),
+        )
+    except InputError as error:
+        raise InputError(f"{shown(path)}: {error}") from error
+    except MemoryError as error:
+        raise InputError(
+            f"{shown(path)} needs more memory than there is; cut it into smaller chunks"
+        ) from error
+
+
+def _stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+    names = arrays.get("tag_names")
+    parts = [key for key in _CSR if key in arrays]
+    if "tags" in arrays:
+        if parts:
+            raise InputError(f"tags are given twice, as 'tags' and as {', '.join(parts)}; keep one form")
+        tags = arrays["tags"]
+        return TagLists.from_strings(tags) if tags.dtype.kind in "US" else TagLists.from_dense(tags, names)
+    if not parts:
+        return None
+    if missing := [key for key in _CSR if key not in arrays]:
+        raise InputError(f"{', '.join(parts)} need {', '.join(missing)} beside them; save all four CSR parts")
+    data, indices, indptr, shape = (arrays[key] for key in _CSR)
+    return TagLists.from_csr(data, indices, indptr, shape, names)
+
+
+def _item_keys(keys: Any, n: int) -> NDArray[np.str_]:
+    texts = validate.texts(keys, "keys")
+    _same_length(n, keys=texts)
+    first: dict[str, int] = {}
+    for row, text in enumerate(texts):
+        if not text:
+            raise InputError(f"keys: row {row} is empty; give every item a key")
+        if first.setdefault(text, row) != row:
+            raise InputError(
+                f"keys: {validate.short(text)} of row {row} was row {first[text]}'s already; keep one"
+            )
+    return np.array(texts, dtype=np.str_)
+
+
+def _multi_hot(labels: ArrayLike, n: int) -> NDArray[np.bool_]:
+    array = validate.plain(labels, "labels")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        array = validate.zero_one(
+            array, "labels", "expected a 0/1 matrix (n, L) or n class numbers (integers from 0)"
+        )
+        _same_length(n, labels=array)
+        return array
+    _same_length(n, labels=array)
+    if (bad := np.flatnonzero((array < 0) | (array >= MOST_CLASSES))).size:
+        raise InputError(f"labels: class {array[bad[0]]} of row {bad[0]}, expected 0 to {MOST_CLASSES - 1}")
+    hot = np.zeros((n, int(array.max()) + 1), dtype=bool)
+    hot[np.arange(n), array.astype(np.intp)] = True
+    return hot
+
+
+def _item_groups(groups: Any, n: int) -> NDArray[Any]:
+    array = (
+        np.array(validate.texts(groups, "groups"), dtype=np.str_)
+        if validate.holds_text(groups)
+        else validate.plain(groups, "groups")
+    )
+    if array.ndim != 1 or array.dtype.kind in "OV":
+        raise InputError(
+            f"groups have shape {array.shape} and dtype {array.dtype}, expected 1-D numbers or strings"
+        )
+    _same_length(n, groups=array)
+    return array
+
+
+def _same_length(n: int, **others: Any) -> None:
+    for name, values in others.items():
+        if values is not None and len(values) != n:
+            raise InputError(f"there are {len(values)} {name} for {n} rows of features; give one a row")
