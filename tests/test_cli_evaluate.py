@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from woh_faiss_cli.evaluate import evaluate
+
+from woh_faiss.chunks import read_chunk
+from woh_faiss.config import WOHConfig
+from woh_faiss.protocol import joined, stream
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(evaluate, [str(a) for a in arguments], env={"COLUMNS": "80"})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """80 items in two files: three classes, each with its own direction and tag."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for number in range(2):
+        classes = rng.integers(0, 3, 40)
+        np.savez(
+            folder / f"{number}.npz",
+            features=rng.normal(size=(40, 6)) + 3 * np.eye(6)[classes],
+            tags=np.array(["sea", "hill", "city"])[classes],
+            labels=np.eye(3, dtype=np.uint8)[classes],
+        )
+    return [folder / "0.npz", folder / "1.npz"]
+
+
+def test_json_lines_are_the_library_s_results(files):
+    result = invoke(*files, "--json", "--bits", "8,16,8", "--chunks", 3, "--queries", 20, "--seed", 4)
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    data = joined([read_chunk(path) for path in files])
+    configs = [WOHConfig(bits=bits, seed=4) for bits in (8, 16)]
+    expected = list(stream(data, configs, chunks=3, queries=20, seed=4))
+    assert len(lines) == len(expected) == 2 * 3 + 2
+    for line, r in zip(lines, expected, strict=True):
+        assert list(line) == ["method", "preset", "bits", "round", "map", "queries", "database", "seconds"]
+        assert (line["method"], line["preset"], line["bits"], line["round"]) == (
+            r.method,
+            r.preset,
+            r.bits,
+            r.round,
+        )
+        assert line["map"] == pytest.approx(r.map, abs=1e-6)
+        assert (line["queries"], line["database"]) == (20, r.database)
+    assert lines[-1]["preset"] is lines[-1]["bits"] is None
+
+
+@pytest.mark.parametrize(("chunks", "columns"), [(3, [1, 2, 3]), (6, [1, 3, 6])])
+def test_table(files, chunks, columns, tmp_path):
+    plot = tmp_path / "map.png"
+    result = invoke(*files, "--bits", 8, "--chunks", chunks, "--plot", plot)
+    assert result.exit_code == 0, result.output
+    assert plot.stat().st_size > 1000
+    text = " ".join(result.stdout.split())
+    assert [t for t in range(1, 9) if f"round {t}" in text] == columns
+    assert "20 queries against up to 60 items" in text
+    assert "…" not in text  # nothing is cut off
+    for method in ("woh", "float-l2", "float-cosine"):
+        assert text.count(method) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--bits", "8,x"], 2, "not a list of whole numbers"),
+        (["--bits", "12"], 1, "multiple of 8"),
+        (["--queries", "41"], 1, "at most half of the 80 items"),
+        (["--chunks", "0"], 2, "--chunks"),
+        (["--plot", "map.xyz"], 1, "expected a name ending in"),
+        (["--word-vectors", "none.txt"], 1, "none.txt"),
+    ],
+)
+def test_mistakes_are_one_line(files, arguments, code, message):
+    result = invoke(*files, *arguments)
+    assert result.exit_code == code, result.output
+    assert message in result.output
+    if code == 1:
+        assert result.output.startswith("Error: ")
+        assert result.output.count("\n") == 1
+
+
+def test_unlabelled_data_says_so(tmp_path):
+    np.savez(tmp_path / "a.npz", features=np.zeros((9, 2)), tags=np.array(["x"] * 9))
+    result = invoke(tmp_path / "a.npz")
+    assert result.exit_code == 1
+    assert "has no labels to measure by" in result.output

@@ -1,0 +1,213 @@
+"""The streaming protocol: hold queries out, stream the rest in chunks, and measure after every round.
+
+Database codes are the ones learned when their chunk came, never re-encoded; queries are encoded with the
+newest function. That is how WOH was published; methods that re-encode their database after every round
+need another protocol, and their numbers do not compare.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .chunks import Chunk, TagLists
+from .config import WOHConfig
+from .errors import InputError
+from .evaluation import cosine, l2, mean_average_precision
+from .trainer import WOH
+from .validate import neighbours
+from .vectors import WordVectors
+
+Rows = NDArray[np.intp]
+
+
+class Learner(Protocol):
+    """What the protocol needs of a trainer."""
+
+    codes_: NDArray[np.uint8]
+
+    def partial_fit(self, X: NDArray[Any], tags: TagLists, *, word_vectors: WordVectors | None = None) -> Any:
+        """Learn a chunk; `codes_` then holds its (n, bits // 8) packed codes."""
+
+    def encode(self, X: NDArray[Any]) -> NDArray[np.uint8]:
+        """Packed codes of X by the newest hash function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One measurement.
+
+    Attributes
+    ----------
+    method : str
+        "woh", or the uncompressed search "float-l2" or "float-cosine".
+    preset, bits : str and int, or None
+        What was learned; None where nothing was.
+    round : int
+        Chunks streamed so far, from 1.
+    map : float
+        Mean average precision, 0 to 1, as defined in `evaluation`.
+    queries, database : int
+        Items held out, and items streamed so far.
+    seconds : float
+        Training time of this round alone; 0 where nothing was learned.
+    """
+
+    method: str
+    preset: str | None
+    bits: int | None
+    round: int
+    map: float
+    queries: int
+    database: int
+    seconds: float
+
+
+def stream(
+    chunk: Chunk,
+    configs: Sequence[WOHConfig],
+    *,
+    chunks: int = 8,
+    queries: int | None = None,
+    seed: int = 0,
+    word_vectors: WordVectors | None = None,
+    make: Callable[[WOHConfig], Learner] = WOH,
+) -> Iterator[Result]:
+    """Measure every config after every round, then the uncompressed features at the last round.
+
+    Everything is checked before the iterator is returned.
+
+    Parameters
+    ----------
+    chunk : Chunk
+        The whole data set, with tags to learn from and labels to measure by.
+    configs : sequence of WOHConfig
+        A fresh trainer each; all see the same split.
+    chunks : int
+        Equal parts the stream is cut into.
+    queries : int, optional
+        Items held out, at most half of all (default: a quarter, at most 1,000). With groups, whole groups
+        are held out until there are that many, so there may be a few more.
+    seed : int
+        Decides the split and the order of the stream.
+    word_vectors : WordVectors, optional
+        Given to every round.
+    make : callable
+        The trainer of a config.
+
+    Yields
+    ------
+    Result
+        `chunks` for each config, in order, then one each for "float-l2" and "float-cosine".
+
+    Raises
+    ------
+    InputError
+        Tags or labels are missing, or there are too few items for the queries or chunks asked for.
+    """
+    for name, found in (("tags to learn from", chunk.tags), ("labels to measure by", chunk.labels)):
+        if found is None:
+            raise InputError(
+                f"the data has no {name}; evaluation needs features, tags and labels of every item"
+            )
+    held_out, rest = split(chunk, queries, seed)
+    chunks = neighbours(chunks, "chunks")
+    if chunks > len(rest):
+        raise InputError(
+            f"{len(rest)} items cannot be cut into {chunks} chunks; ask for fewer chunks or queries"
+        )
+    parts = np.array_split(rest, chunks)
+    return _measure(chunk, configs, held_out, parts, word_vectors, make)
+
+
+def split(chunk: Chunk, queries: int | None, seed: int) -> tuple[Rows, Rows]:
+    """Rows of the queries and, in the order of the stream, of the rest; arguments and errors as `stream`."""
+    n = len(chunk)
+    wanted = max(1, min(1000, n // 4)) if queries is None else neighbours(queries, "queries")
+    if wanted > n // 2:
+        raise InputError(f"{wanted} queries were asked for, at most half of the {n} items can be held out")
+    rng = np.random.default_rng(seed)
+    if chunk.groups is None:
+        order = rng.permutation(n)
+        return order[:wanted], order[wanted:]
+    _, group, size = np.unique(chunk.groups, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(size))
+    count = int(np.searchsorted(np.cumsum(size[order]), wanted)) + 1
+    out = np.isin(group, order[:count])
+    if out.sum() > n // 2:
+        raise InputError(
+            f"whole groups that hold {wanted} queries are {out.sum()} of the {n} items, more than half; "
+            "ask for fewer queries or give smaller groups"
+        )
+    return rng.permutation(np.flatnonzero(out)), rng.permutation(np.flatnonzero(~out))
+
+
+def joined(chunks: Sequence[Chunk], names: Sequence[str] | None = None) -> Chunk:
+    """One data set out of chunks stored apart; it has tags, labels or groups only if every chunk has.
+
+    `names` say in a message which chunk it is; without them their numbers do.
+
+    Raises
+    ------
+    InputError
+        There is none, or their features or labels differ in width.
+    """
+    if not chunks:
+        raise InputError("there are no chunks to join, expected at least one")
+    if len(chunks) == 1:
+        return chunks[0]
+
+    names = [f"chunk {i}" for i in range(len(chunks))] if names is None else names
+
+    def stacked(name: str) -> NDArray[Any] | None:
+        arrays = [getattr(chunk, name) for chunk in chunks]
+        if any(a is None for a in arrays):
+            return None
+        for where, a in zip(names, arrays, strict=True):
+            if a.shape[1:] != arrays[0].shape[1:]:
+                raise InputError(
+                    f"{name} of {where} have {a.shape[1]} columns, those of {names[0]} {arrays[0].shape[1]}; "
+                    "give chunks of one data set, labels as 0/1 matrices"
+                )
+        return np.concatenate(arrays)
+
+    tags = [chunk.tags for chunk in chunks if chunk.tags is not None]
+    lists = [t.of_row(i) for t in tags for i in range(len(t))] if len(tags) == len(chunks) else None
+    features = stacked("features")
+    assert features is not None  # noqa: S101 - every chunk has them; this tells mypy
+    return Chunk.of(features, lists, labels=stacked("labels"), groups=stacked("groups"))
+
+
+def _measure(
+    chunk: Chunk,
+    configs: Sequence[WOHConfig],
+    held_out: Rows,
+    parts: list[Rows],
+    word_vectors: WordVectors | None,
+    make: Callable[[WOHConfig], Learner],
+) -> Iterator[Result]:
+    labels = np.asarray(chunk.labels)
+    X = chunk.features[held_out]
+    streamed = np.concatenate(parts)
+    for config in configs:
+        learner = make(config)
+        database = np.empty((0, config.bits // 8), np.uint8)
+        for t, part in enumerate(map(chunk.rows, parts), start=1):
+            assert part.tags is not None  # noqa: S101 - `stream` has checked; this tells mypy
+            start = time.perf_counter()
+            learner.partial_fit(part.features, part.tags, word_vectors=word_vectors)
+            seconds = time.perf_counter() - start
+            database = np.vstack([database, learner.codes_])
+            score = mean_average_precision(
+                learner.encode(X), database, labels[held_out], labels[streamed[: len(database)]]
+            )
+            yield Result("woh", config.preset, config.bits, t, score, len(held_out), len(database), seconds)
+    everything = chunk.features[streamed]
+    for name, distance in (("float-l2", l2), ("float-cosine", cosine)):
+        score = mean_average_precision(X, everything, labels[held_out], labels[streamed], distance=distance)
+        yield Result(name, None, None, len(parts), score, len(held_out), len(streamed), 0.0)
