@@ -1,0 +1,286 @@
+"""Processes that die, hold the lock, fork or lack permissions, for test_store_*.py; also their shared data.
+
+Run as ``python store_worker.py MODE ARGUMENT...``; answers are JSON lines on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from woh_faiss.errors import LockedError, StoreError
+from woh_faiss.store import Store, files
+
+D = 32
+CONFIG = {"bits": 12, "seed": 3}
+
+
+def chunk(
+    number: int, *, d: int = D, n: int = 5, kind: str = "trained", anchors: bool = False
+) -> dict[str, Any]:
+    """Arguments of `commit` for round `number`; codes of few values, so that ties abound."""
+    rng = np.random.default_rng(number)
+    return {
+        "kind": kind,
+        "codes": rng.integers(0, 4, size=(n, d // 8), dtype=np.uint8),
+        "ids": np.arange(n, dtype=np.int64)[::-1] * 3 + 1000 * number,
+        "keys": [None if i % 2 else f"photo-{number}-{i}" for i in range(n)],
+        "tags": [[f"tag{number}", "ä"][: i % 3] for i in range(n)],
+        "trained": n if kind == "trained" else 0,
+        "seconds": 0.25,
+        "model": {"P": rng.normal(size=(3, 2)), "round": np.int64(number)[None]}
+        if kind == "trained"
+        else None,
+        "anchors": np.arange(6.0).reshape(3, 2) if anchors else None,
+        "tag_rows": [(0, "ä", number, b"v"), (None, f"tag{number}", 1, None)] if kind == "trained" else [],
+        "chunk_hash": f"hash{number}",
+        "health": {"balance": 0.5},
+    }
+
+
+def commit(store: Store, **arguments: Any) -> None:
+    with store.writing() as writing:
+        writing.commit(**arguments)
+
+
+def dump(store: Store) -> dict[str, Any]:
+    """All that a store answers, comparable."""
+    ids = [int(i) for i in store.search(np.zeros((1, store.d // 8), np.uint8), max(1, store.ntotal))[1][0]]
+    found = [store.search(np.full((1, store.d // 8), v, np.uint8), 20) for v in (0, 1, 2)]
+    trained = store.snapshot.model is not None
+    return {
+        "snapshot": repr(store.snapshot),
+        "search": [[distances.tolist(), names.tolist()] for distances, names in found],
+        "items": [repr(item) for item in store.items(sorted(i for i in ids if i >= 0))],
+        "rounds": [{**{n: getattr(r, n) for n in r.__slots__}, "time": 0} for r in store.rounds()],
+        "tags": repr(store.tag_rows()),
+        "model": {name: array.tolist() for name, array in store.model().items()} if trained else None,
+    }
+
+
+def faiss_bytes(codes: list[np.ndarray], d: int) -> bytes:
+    """What Faiss writes for these codes."""
+    index = faiss.IndexBinaryFlat(d)
+    index.add(np.concatenate([np.empty((0, d // 8), np.uint8), *codes]))
+    return bytes(faiss.serialize_index_binary(index))
+
+
+def answer(value: Any) -> None:
+    """One JSON line for the process that asked."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def forked(work: Callable[[], Any]) -> tuple[int, str]:
+    """(wait status, answer as text) of `work` in a process of its own."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reader)
+            os.write(writer, json.dumps(work()).encode())
+            code = 0
+        except BaseException:  # the child must not go on as its parent
+            os.write(writer, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    return os.waitpid(child, 0)[1], text
+
+
+# ---- death at every step ---------------------------------------------------------------------------
+
+
+def build(path: Path, rounds: int) -> None:
+    with Store.create(path, config=CONFIG, d=D) as store:
+        for number in range(1, rounds + 1):
+            commit(store, **chunk(number, anchors=number == 1))
+
+
+def run(path: Path, **arguments: Any) -> None:
+    with Store.open(path) as store:
+        commit(store, **arguments)
+
+
+def die_at(number: int | str) -> list[str]:
+    """From now on the process dies at the `number`-th step, or at the first of that name; returns the log."""
+    log: list[str] = []
+
+    def on_step(name: str) -> None:
+        if number in (len(log), name):
+            os.kill(os.getpid(), signal.SIGKILL)
+        log.append(name)
+
+    files.on_step = on_step
+    return log
+
+
+def interrupted(path: Path, step: str) -> None:
+    """An index whose third round died at `step`."""
+    build(path, 2)
+
+    def work() -> None:
+        die_at(step)
+        run(path, **chunk(3))
+
+    status, text = forked(work)
+    if not os.WIFSIGNALED(status):
+        raise SystemExit(f"did not die at {step}: {text}")
+
+
+#: name: (what is there before, what is done, rounds committed before, round that is being done)
+SCENARIOS: dict[str, tuple[Callable[[Path], None], Callable[[Path], None], int]] = {
+    "create": (lambda path: None, lambda path: Store.create(path, config=CONFIG, d=D).close(), 0),
+    "first": (lambda path: build(path, 0), lambda path: run(path, **chunk(1, anchors=True)), 0),
+    "trained": (lambda path: build(path, 3), lambda path: run(path, **chunk(4)), 3),
+    "encoded": (lambda path: build(path, 2), lambda path: run(path, **chunk(3, kind="encoded")), 2),
+    "after a death before COMMIT": (
+        lambda path: interrupted(path, "before COMMIT"),
+        lambda path: run(path, **chunk(3, n=2)),
+        2,
+    ),
+    "after a death before the patch": (
+        lambda path: interrupted(path, "before patch codes.faiss"),
+        lambda path: run(path, **chunk(4, kind="encoded")),
+        3,
+    ),
+}
+
+
+def state(path: Path) -> Any:
+    try:
+        with Store.open(path) as store:
+            return dump(store)
+    except StoreError as error:
+        if not str(error).startswith("no index at "):
+            raise
+        return None
+
+
+def recovered(path: Path, rounds: int, last: list[np.ndarray]) -> list[str]:
+    """The next commits after a death leave the files as if nobody had died; returns their names."""
+    if not (path / "catalog.db").exists():
+        Store.create(path, config=CONFIG, d=D).close()
+    with Store.open(path) as store:
+        for _ in range(2):  # the second one finds the tidy index of the first
+            number = store.snapshot.round + 1
+            commit(store, **chunk(number, n=3, kind="encoded"))
+            last = [*last, chunk(number, n=3)["codes"]]
+        if (path / "codes.faiss").read_bytes() != faiss_bytes(last, D):
+            raise AssertionError("codes.faiss is not what Faiss writes")
+        if (path / "ids.i64").stat().st_size != 8 * store.ntotal:
+            raise AssertionError("ids.i64 has another length")
+        return sorted(name for name in store.sizes() if not name.startswith("catalog.db"))
+
+
+def deaths(name: str, folder: str) -> None:
+    """For every step of a scenario: die there, look at the state from a new process, commit again."""
+    before, act, done = SCENARIOS[name]
+    base = Path(folder) / "base.woh"
+    before(base)
+
+    def copy(to: str) -> Path:
+        path = Path(folder) / to
+        if base.exists():
+            shutil.copytree(base, path)
+        return path
+
+    def tried(path: Path, number: int) -> list[str]:
+        log = die_at(number)
+        act(path)
+        return log
+
+    old = forked(lambda: state(copy("old.woh")))[1]
+    path = copy("new.woh")
+    steps = json.loads(forked(lambda: tried(path, -1))[1])
+    new = forked(lambda: state(path))[1]
+    base_codes = [chunk(number)["codes"] for number in range(1, done + 1)]
+    with Store.open(path) as store:
+        size = store.ntotal - sum(map(len, base_codes))
+    for number, step in enumerate(steps):
+        path = copy(f"{number}.woh")
+        status, text = forked(lambda path=path, number=number: tried(path, number))
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        seen = forked(lambda path=path: state(path))[1]
+        committed = [*base_codes, chunk(done + 1, n=size)["codes"]] if seen == new else base_codes
+        status, text = forked(lambda path=path, codes=committed: recovered(path, done, codes))
+        which = "old" if seen == old else "new" if seen == new else f"neither: {seen}"
+        answer({"step": step, "killed": killed, "state": which, "status": status, "files": text})
+        shutil.rmtree(path)
+
+
+# ---- other processes -------------------------------------------------------------------------------
+
+
+def hold(path: str) -> None:
+    """Take the lock, say so, wait for a line, commit round 1, say so."""
+    with Store.open(path) as store, store.writing() as writing:
+        answer("held")
+        sys.stdin.readline()
+        writing.commit(**chunk(1))
+    answer("committed")
+
+
+def try_write(path: str) -> None:
+    """The message of a writer that does not wait."""
+    try:
+        with Store.open(path) as store, store.writing(timeout=0.05):
+            answer("got the lock")
+    except LockedError as error:
+        answer(str(error))
+
+
+def fork_after_search(path: str) -> None:
+    """Search on several threads, then in a forked child, which an alarm would end if it hung."""
+    with Store.open(path) as store:
+        faiss.omp_set_num_threads(2)
+        queries = np.zeros((5000, store.d // 8), np.uint8)  # enough work for the store to use threads
+        expected = store.search(queries, 3)[1].tolist()
+
+        def child() -> bool:
+            signal.alarm(20)
+            return store.search(queries, 3)[1].tolist() == expected and len(store.items([1000])) == 1
+
+        answer(forked(child)[1])
+
+
+def unprivileged(path: str) -> None:
+    """Snapshot, ids found, and the message of a refused update, as a user who may only read."""
+    update = chunk(9)  # imports what it needs while it still may
+    if os.geteuid() == 0:
+        os.setuid(65534)
+    try:
+        with Store.open(path) as store:
+            items = store.items(store.search(np.zeros((1, store.d // 8), np.uint8), 3)[1])
+            found = f"{store.snapshot} {[item.id for item in items]}"
+            try:
+                commit(store, **update)
+                refused = "wrote"
+            except StoreError as error:
+                refused = str(error)
+    except StoreError as error:
+        found, refused = str(error), ""
+    answer([found, refused])
+
+
+if __name__ == "__main__":
+    {
+        "deaths": deaths,
+        "hold": hold,
+        "try_write": try_write,
+        "fork_after_search": fork_after_search,
+        "unprivileged": unprivileged,
+    }[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,14 @@
+"""A folder on disk: SQLite catalogue, Faiss codes file, ids, model files. Knows no trainer.
+
+The catalogue's COMMIT is the only commit point; every other file is written behind the committed end
+or under a new name, so a process may die anywhere and readers never see half an update.
+"""
+
+from __future__ import annotations
+
+from .catalog import Item, Round, Snapshot
+from .model import Model
+from .store import Store
+from .writing import Writing
+
+__all__ = ["Store", "Writing", "Snapshot", "Round", "Item", "Model"]

@@ -1,0 +1,146 @@
+"""The bytes of a Faiss IndexBinaryFlat file: a 33-byte header, then one packed code a row.
+
+========  =====  =================================================
+offset    type   field
+========  =====  =================================================
+0         4s     magic, b"IBxF"
+4         int32  d, bits of a code
+8         int32  code_size, bytes of a code
+12        int64  ntotal, rows
+20        uint8  is_trained, 1
+21        int32  metric, 1
+25        uint64 bytes of all codes
+33               the codes
+========  =====  =================================================
+
+(faiss/impl/index_write.cpp, write_index_binary.) Any other layout is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss.errors import StoreError
+
+from . import files
+
+#: Faiss's own stubs leave out most of what SWIG generates.
+_swig: Any = faiss
+_HEADER = struct.Struct("<4siiqBiQ")
+#: Where the codes start.
+START = _HEADER.size
+_MAGIC = b"IBxF"
+#: Everything from here to START changes with an append: 21 bytes, patched in one write.
+_CHANGING = 12
+
+
+@dataclass(frozen=True, slots=True)
+class MappedCodes:
+    """Committed codes, mapped and read-only by convention: `add` on a mapped index aborts the process.
+
+    Attributes
+    ----------
+    index : faiss.IndexBinaryFlat
+        For searching only.
+    codes : (ntotal, d // 8) array of uint8
+        The same bytes.
+    reader : object
+        Kept alive with the index.
+    """
+
+    index: Any
+    codes: NDArray[np.uint8]
+    reader: Any
+
+
+def end(d: int, ntotal: int) -> int:
+    """Bytes of a file with `ntotal` codes of `d` bits."""
+    return START + ntotal * (d // 8)
+
+
+def header(d: int, ntotal: int) -> bytes:
+    """The 33 bytes Faiss writes before `ntotal` codes of `d` bits."""
+    return _HEADER.pack(_MAGIC, d, d // 8, ntotal, 1, 1, ntotal * (d // 8))
+
+
+def create(path: Path, d: int) -> None:
+    """A codes file without codes."""
+    files.replace(path, lambda file: _write(file, header(d, 0)))
+
+
+def _write(file: Any, data: bytes) -> None:
+    file.write(data)
+
+
+def _check(path: Path, found: bytes, d: int) -> None:
+    """StoreError unless `found`, the file's first 33 bytes, are our layout with codes of `d` bits."""
+    if len(found) < START or found[:4] != _MAGIC:
+        raise StoreError(
+            f"{path} starts with {found[:4]!r}, expected a flat binary Faiss index ({_MAGIC!r}); "
+            "restore it from a backup, or build the index again"
+        )
+    _, file_d, code_size, _, is_trained, metric, _ = _HEADER.unpack(found)
+    if (file_d, code_size) != (d, d // 8):
+        raise StoreError(
+            f"{path} holds codes of {file_d} bits in {code_size} bytes, the catalogue says {d} bits; "
+            "restore the file that belongs here"
+        )
+    if (is_trained, metric) != (1, 1):
+        raise StoreError(
+            f"{path} has an unknown layout (is_trained {is_trained}, metric {metric}; expected 1 and 1); "
+            "restore it from a backup, or build the index again"
+        )
+
+
+def settle(path: Path, d: int, ntotal: int) -> None:
+    """Cut the file to the committed end and make its header say so; no write where all is well."""
+    files.truncate(path, end(d, ntotal))
+    with path.open("r+b") as file:
+        found = file.read(START)
+        _check(path, found, d)
+        wanted = header(d, ntotal)
+        if found != wanted:
+            with files.step(f"patch {path.name}"):
+                os.pwrite(file.fileno(), wanted[_CHANGING:], _CHANGING)
+            files.sync(file, f"{path.name} header")
+
+
+def open_mapped(path: Path, d: int, ntotal: int) -> MappedCodes:
+    """The first `ntotal` codes of the file, without reading them.
+
+    The mapping is private and its header is overwritten with the catalogue's `ntotal`: a reader is right
+    even while a writer appends, or after one died between COMMIT and the patch of the header.
+
+    Raises
+    ------
+    StoreError
+        The file is missing, shorter than `ntotal` codes, of another layout, or of another width.
+    """
+    size, length = files.file_size(path), end(d, ntotal)
+    with path.open("rb") as file:
+        _check(path, file.read(START), d)
+        if size < length:
+            raise files.short(path, size, length)
+        private = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY)
+    private[_CHANGING:START] = header(d, ntotal)[_CHANGING:]
+    buffer = np.frombuffer(private, np.uint8)
+    reader = _swig.ZeroCopyIOReader(faiss.swig_ptr(buffer), buffer.size)
+    try:
+        index = faiss.read_index_binary(reader, faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:  # all that Faiss raises for a file it does not accept
+        reason = str(error).splitlines()[0]
+        raise StoreError(
+            f"{path} is not a binary index that Faiss {faiss.__version__} reads: {reason}"
+        ) from error
+    codes = buffer[START:].reshape(ntotal, d // 8)
+    codes.flags.writeable = False
+    return MappedCodes(index, codes, (reader, buffer))

@@ -1,0 +1,113 @@
+"""Durable file steps: append, truncate, write-then-rename, fsync of files and of their folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from numpy.typing import NDArray
+
+from woh_faiss.errors import StoreError
+
+#: Suffix of a file that has not been renamed to its own name yet.
+TEMPORARY = ".tmp"
+
+
+def _nothing(name: str) -> None:
+    pass
+
+
+#: Called with "before NAME" and "after NAME" around every step that changes the disk; tests put a
+#: process's death here.
+on_step: Callable[[str], None] = _nothing
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """One change of the disk, announced to `on_step` before and after."""
+    on_step(f"before {name}")
+    yield
+    on_step(f"after {name}")
+
+
+@contextmanager
+def failures(folder: Path, doing: str) -> Iterator[None]:
+    """Operating-system errors inside (a full disk, no permission) as a one-line StoreError."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""  # a failing write does not name its file
+        raise StoreError(
+            f"cannot {doing} {folder}: {where}{error.strerror or error}; "
+            "check free space and permissions, the index is as before"
+        ) from error
+
+
+def sync(file: IO[bytes], name: str) -> None:
+    """Everything written to `file` is on the disk when this returns."""
+    with step(f"fsync {name}"):
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """New names in `folder` survive a power cut once this returns."""
+    with step("fsync folder"):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def append(path: Path, end: int, array: NDArray[Any]) -> None:
+    """The bytes of a C-contiguous array written at offset `end`, and fsynced."""
+    with path.open("r+b") as file:
+        file.seek(end)
+        with step(f"write {path.name}"):
+            file.write(array.data if array.size else b"")
+            file.flush()
+        sync(file, path.name)
+
+
+def truncate(path: Path, end: int) -> None:
+    """Cut what an update that died left behind offset `end`; StoreError if the file ends before it."""
+    size = file_size(path)
+    if size < end:
+        raise short(path, size, end)
+    if size > end:
+        with path.open("r+b") as file:
+            with step(f"truncate {path.name}"):
+                file.truncate(end)
+            sync(file, path.name)
+
+
+def replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write a whole file under a temporary name, fsync it, and rename it to `path`."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    with temporary.open("wb") as file:
+        with step(f"write {path.name}"):
+            write(file)
+            file.flush()
+        sync(file, path.name)
+    with step(f"rename {path.name}"):
+        temporary.replace(path)
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file; StoreError if it is missing."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        raise StoreError(f"{path} is missing; restore it from a backup, or build the index again") from None
+
+
+def short(path: Path, size: int, expected: int) -> StoreError:
+    """The error for a file that ends before the committed end."""
+    return StoreError(
+        f"{path} has {size} bytes, the catalogue counts {expected}: the file was cut; "
+        "restore it from a backup, or build the index again"
+    )
