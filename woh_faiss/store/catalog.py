@@ -220,10 +220,11 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     return Snapshot(number, ntotal, model, fingerprint, max_id + 1)
 
 
-def rounds(connection: sqlite3.Connection, last: int) -> list[Round]:
-    """Rounds 1 to `last`."""
+def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]:
+    """Rounds `first` to `last`."""
     columns = ", ".join(Round.__slots__)
-    rows = connection.execute(f"SELECT {columns} FROM rounds WHERE round <= ? ORDER BY round", (last,))  # noqa: S608
+    select = f"SELECT {columns} FROM rounds WHERE round BETWEEN ? AND ? ORDER BY round"  # noqa: S608
+    rows = connection.execute(select, (first, last))
     return [Round(*(*row[:-1], None if row[-1] is None else json.loads(row[-1]))) for row in rows]
 
 

@@ -193,7 +193,14 @@ class Store:
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""
         last = self.snapshot.round
-        return catalog.read(self.path, lambda connection: catalog.rounds(connection, last))
+        return catalog.read(self.path, lambda connection: catalog.rounds(connection, 1, last))
+
+    def round(self, number: int) -> Round:
+        """The record of one committed round; StoreError if there is none."""
+        found = catalog.read(self.path, lambda connection: catalog.rounds(connection, number, number))
+        if not found:
+            raise StoreError(f"{self.path} has no round {number}; its newest is {self.snapshot.round}")
+        return found[0]
 
     def tag_rows(self) -> list[TagRow]:
         """(column, tag, count, vector) of every tag, by column, as of the newest commit."""

@@ -1,0 +1,1 @@
+"""The woh-index command line."""

@@ -1,0 +1,48 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+#: Where the index is.
+index_option = click.option(
+    "--index",
+    "index_path",
+    type=click.Path(path_type=Path),
+    envvar="WOH_INDEX",
+    default="index.woh",
+    show_default=True,
+    show_envvar=True,
+    help="Folder of the index.",
+)
+
+#: Chunk files: .npz, or folders of .npy.
+chunks_argument = click.argument(
+    "chunks", nargs=-1, required=True, metavar="CHUNK...", type=click.Path(path_type=Path)
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of a table.")
+
+word_vectors_option = click.option(
+    "--word-vectors",
+    type=click.Path(path_type=Path),
+    help="Word vectors of the tags' words: word2vec, GloVe, fastText .vec or gensim .kv, plain or .gz.",
+)
+
+preset_option = click.option(
+    "--preset",
+    type=click.Choice(["paper"]),
+    default="paper",
+    show_default=True,
+    help="Constants of the learner.",
+)
+
+
+def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
+    """A comma-separated list of code lengths, for a click callback."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 16,64") from None

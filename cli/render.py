@@ -1,0 +1,68 @@
+"""Tables for people: everything that needs rich."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from woh_faiss.index import Neighbour
+
+#: Columns of text where stdout is not a terminal: wide enough that nothing a script greps for is cut.
+PIPED_WIDTH = 200
+
+
+def console() -> Console:
+    """A console on stdout that neither wraps at 80 columns in a pipe nor reads [brackets] as mark-up."""
+    out = Console(markup=False, highlight=False, emoji=False)
+    return out if out.is_terminal else Console(markup=False, highlight=False, emoji=False, width=PIPED_WIDTH)
+
+
+def print_neighbours(queries: Sequence[Any], found: Sequence[Sequence[Neighbour]]) -> None:
+    """A table a query, one row a neighbour; printed as they come, so that many queries need little memory."""
+    out = console()
+    for query, neighbours in zip(queries, found, strict=True):
+        table = Table(title=f"query {query}", title_justify="left", box=box.SIMPLE_HEAD)
+        table.add_column("rank", justify="right")
+        table.add_column("id", justify="right")
+        table.add_column("key", overflow="fold")
+        table.add_column("distance", justify="right")
+        table.add_column("tags", overflow="fold")
+        for rank, hit in enumerate(neighbours, start=1):
+            table.add_row(str(rank), str(hit.id), hit.key or "", str(hit.distance), ", ".join(hit.tags))
+        out.print(table)
+
+
+def print_info(facts: dict[str, Any]) -> None:
+    """What `WOHIndex.info` says, as three short tables."""
+    out = console()
+    summary = Table(box=box.SIMPLE_HEAD, show_header=False)
+    for name in ("path", "ntotal", "rounds", "bits", "stored_bits", "d", "anchors", "preset", "fingerprint"):
+        summary.add_row(name, str(facts[name]))
+    summary.add_row("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen")
+    summary.add_row("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"]))
+    summary.add_row("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items()))
+    out.print(summary)
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in (
+        "round",
+        "kind",
+        "items",
+        "learned from",
+        "ntotal",
+        "seconds",
+        "bit balance",
+        "distinct codes",
+    ):
+        table.add_column(name, justify="right")
+    for row in facts["history"]:
+        health = row["health"]
+        table.add_row(
+            str(row["round"]), row["kind"], f"{row['n']:,}", f"{row['trained']:,}", f"{row['ntotal']:,}",
+            f"{row['seconds']:.2f}", f"{health['balance']:.2f}", f"{health['distinct']:.0%}",
+        )  # fmt: skip
+    out.print(table)

@@ -1,0 +1,173 @@
+"""The writing half of an index: take the lock, check, learn or encode, commit. One round or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import codes, validate
+from .chunks import Chunk, read_chunk
+from .config import WOHConfig
+from .errors import InputError, NotFittedError
+from .hasher import Hasher
+from .kernel import blocks
+from .store import Round, Snapshot, Store, Writing
+from .tags import Vocabulary, normalised
+from .trainer import WOH
+from .vectors import WordVectors
+
+
+class Grower:
+    """Appends rounds to a store, keeping the trainer in memory from one update to the next.
+
+    Parameters
+    ----------
+    store : Store
+        The index folder.
+    config : WOHConfig
+        The configuration it was made with.
+    """
+
+    def __init__(self, store: Store, config: WOHConfig) -> None:
+        self._store, self._config = store, config
+        self._trainer: WOH | None = None
+        self._fingerprint: str | None = None  # of the model that the trainer in memory is at
+
+    def update(self, chunk: Chunk, word_vectors: WordVectors | None, timeout: float) -> Round:
+        """Learn `chunk` and append it; see `WOHIndex.update`."""
+        if chunk.tags is None:
+            raise InputError(
+                "the chunk has no tags to learn from; 'woh-index add' (WOHIndex.add) only encodes it"
+            )
+        with self._store.writing(timeout) as writing:
+            ids = new_ids(chunk, writing)
+            trainer, first = self._at(writing.snapshot), writing.snapshot.model is None
+            self._trainer = None  # until the commit it may be a round ahead of the disk
+            started = time.perf_counter()
+            trainer.partial_fit(chunk.features, chunk.tags, word_vectors=word_vectors)
+            learned = bool(trainer.trained_.any())
+            committed = writing.commit(
+                kind="trained" if learned else "encoded",
+                codes=codes.pad(trainer.codes_),
+                ids=ids,
+                keys=_keys(chunk),
+                tags=normalised(chunk.tags),
+                trained=int(trainer.trained_.sum()),
+                seconds=time.perf_counter() - started,
+                model=trainer.state() if learned else None,
+                anchors=trainer.anchors_ if first else None,
+                tag_rows=trainer.vocabulary_.rows(trainer.touched_),
+                chunk_hash=digest(chunk),
+                health=codes.health(trainer.codes_) | asdict(trainer.coverage_),
+            )
+            self._trainer, self._fingerprint = trainer, committed.fingerprint
+        return self._store.round(committed.round)
+
+    def add(self, chunk: Chunk, timeout: float) -> Round:
+        """Encode `chunk` and append it; see `WOHIndex.add`."""
+        with self._store.writing(timeout) as writing:
+            ids = new_ids(chunk, writing)
+            started = time.perf_counter()
+            packed = load_hasher(self._store).encode(chunk.features)
+            committed = writing.commit(
+                kind="encoded",
+                codes=codes.pad(packed),
+                ids=ids,
+                keys=_keys(chunk),
+                tags=normalised(chunk.tags) if chunk.tags is not None else [[]] * len(chunk),
+                trained=0,
+                seconds=time.perf_counter() - started,
+                chunk_hash=digest(chunk),
+                health=codes.health(packed),
+            )
+        return self._store.round(committed.round)
+
+    def check(self, paths: Sequence[str | os.PathLike[str]], learn: bool) -> None:
+        """Refuse what would stop these chunk files after the first: widths, tags, ids and keys.
+
+        Keeps names, not features, so that it needs the memory of one chunk.
+        """
+        d = load_hasher(self._store).d if self._store.snapshot.model else None
+        seen: dict[int | str, str] = {}
+        for path in [os.fsdecode(path) for path in paths]:
+            chunk = read_chunk(path)
+            d = validate.features(chunk.features[:0], d=d, name=f"{path}: features").shape[1]
+            if learn and chunk.tags is None:
+                raise InputError(f"{path} has no tags to learn from; 'woh-index add' only encodes it")
+            names: list[int | str] = [] if chunk.ids is None else chunk.ids.tolist()
+            names += [] if chunk.keys is None else chunk.keys.tolist()
+            for name in names:
+                if name in seen:
+                    kind = "key" if isinstance(name, str) else "id"
+                    raise InputError(f"{kind} {name!r} is both in {seen[name]} and in {path}; give it once")
+                seen[name] = path
+        with self._store.writing() as writing:
+            known_ids = writing.known_ids([name for name in seen if not isinstance(name, str)])
+            known_keys = writing.known_keys([name for name in seen if isinstance(name, str)])
+        for kind, known in (("id", known_ids.tolist()), ("key", known_keys)):
+            if known:
+                raise InputError(
+                    f"{seen[known[0]]}: {kind} {known[0]!r} is in the index already; leave it out"
+                )
+
+    def _at(self, snapshot: Snapshot) -> WOH:
+        """The trainer as of `snapshot`: the one in memory if it is there, else from disk."""
+        if self._trainer is not None and self._fingerprint == snapshot.fingerprint:
+            return self._trainer
+        vocabulary = Vocabulary.from_rows(self._store.tag_rows(), self._config.min_count)
+        if snapshot.model is None:
+            return WOH(self._config)
+        return WOH.from_state(self._config, self._store.model(), self._store.anchors(), vocabulary)
+
+
+def load_hasher(store: Store) -> Hasher:
+    """The hash function of the store's newest round; NotFittedError where nothing was learned."""
+    if store.snapshot.model is None:
+        raise NotFittedError(
+            f"{store.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
+        )
+    return Hasher.from_arrays(store.model(), store.anchors())
+
+
+def new_ids(chunk: Chunk, writing: Writing) -> NDArray[np.int64]:
+    """The chunk's ids, or the next free ones; refused before any work where an id or key was used before."""
+    if chunk.keys is not None and (used := writing.known_keys(chunk.keys.tolist())):
+        raise InputError(
+            f"key {used[0]!r} is in the index already ({len(used)} of {len(chunk)} are); leave them out"
+        )
+    if chunk.ids is None:
+        if writing.next_id > np.iinfo(np.int64).max - len(chunk):
+            raise InputError(
+                f"ids after {writing.next_id - 1} do not fit in 64 signed bits; give ids with the chunk"
+            )
+        return np.arange(writing.next_id, writing.next_id + len(chunk), dtype=np.int64)
+    known = writing.known_ids(chunk.ids)
+    if len(known):
+        raise InputError(
+            f"id {known[0]} is in the index already ({len(known)} of {len(chunk)} are); leave them out"
+        )
+    return chunk.ids
+
+
+def digest(chunk: Chunk) -> str:
+    """SHA-256 over what the chunk says, in whatever file it says it; names the chunk in the catalogue."""
+    sha = hashlib.sha256(repr((chunk.features.shape, chunk.features.dtype.str)).encode())
+    for rows in blocks(len(chunk)):
+        sha.update(np.ascontiguousarray(chunk.features[rows]).data)
+    if chunk.tags is not None:
+        sha.update("\0".join(chunk.tags.names).encode())
+        sha.update(np.ascontiguousarray(chunk.tags.indptr).data)
+        sha.update(np.ascontiguousarray(chunk.tags.indices).data)
+    for names in (chunk.ids, chunk.keys):
+        sha.update(repr(None if names is None else names.tolist()).encode())
+    return sha.hexdigest()
+
+
+def _keys(chunk: Chunk) -> list[str | None]:
+    return [None] * len(chunk) if chunk.keys is None else chunk.keys.tolist()

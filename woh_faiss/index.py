@@ -1,0 +1,346 @@
+"""WOHIndex: a folder that learns codes from chunks, appends them to Faiss, and answers feature queries."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import codes, validate
+from .chunks import Chunk, read_chunk
+from .config import WOHConfig
+from .errors import NotFittedError, StoreError
+from .hasher import Hasher
+from .store import Item, Round, Store
+
+if TYPE_CHECKING:
+    from .growing import Grower
+    from .vectors import WordVectors
+
+#: What Faiss answers where there is no neighbour.
+NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
+
+
+class Neighbour(NamedTuple):
+    """One answer to a query: an item, and in how many bits its code differs from the query's."""
+
+    id: int
+    key: str | None
+    distance: int
+    tags: list[str]
+
+
+class WOHIndex:
+    """Learned binary codes in a folder, searched as Faiss searches.
+
+    Think of a Faiss index that takes features and tags, learns from them what to keep, and keeps 8 to 16
+    bytes an item. `update` learns a chunk and appends it, `add` only encodes and appends, `search` answers
+    with distances and the ids of your own. Made by `create`, `build` or `open`, not by the constructor.
+
+    Any number of processes may read while one writes; a reader keeps to its snapshot until `refresh`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.config = WOHConfig.from_dict(store.config)
+        self._hasher: tuple[str, Hasher] | None = None  # with the fingerprint it was loaded under
+        self._grower: Grower | None = None
+
+    # ---- opening and closing ------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: WOHConfig | None = None, **hyper: Any) -> WOHIndex:
+        """A new index without items at `path`, from a config or from fields of `WOHConfig` by name.
+
+        Raises
+        ------
+        ConfigError
+            A hyper-parameter is unknown or out of range.
+        StoreError
+            Something is at `path` already, or it cannot be written.
+        """
+        config = WOHConfig.from_dict({**(config.to_dict() if config else {}), **hyper})
+        return cls(Store.create(path, config=config.to_dict(), d=codes.stored_bits(config.bits)))
+
+    @classmethod
+    def build(
+        cls,
+        path: str | os.PathLike[str],
+        chunks: Iterable[Chunk],
+        config: WOHConfig | None = None,
+        *,
+        word_vectors: WordVectors | None = None,
+        **hyper: Any,
+    ) -> WOHIndex:
+        """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
+
+        Raises
+        ------
+        InputError, ConfigError, StoreError
+            As `create` and `update`.
+        """
+        final = Path(path)
+        if final.exists():
+            raise StoreError(
+                f"{final} exists already; 'woh-index update' extends it, or choose another --index"
+            )
+        unfinished = final.with_name(f".{final.name}.building-{os.getpid()}")
+        try:
+            with cls.create(unfinished, config, **hyper) as index:
+                for chunk in chunks:
+                    index.update(chunk, word_vectors=word_vectors)
+            unfinished.rename(final)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return cls.open(final)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> WOHIndex:
+        """The index at `path`, at its newest committed state.
+
+        Raises
+        ------
+        StoreError
+            There is none, it is damaged, or it was made by a newer version.
+        """
+        return cls(Store.open(path))
+
+    def close(self) -> None:
+        """Let go of files and database; the index answers no more."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def refresh(self) -> bool:
+        """Follow what other writers have committed since; True if anything changed. Costs about a millisecond."""
+        return self._store.refresh()
+
+    # ---- what it holds ------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self._store.path)
+
+    @property
+    def ntotal(self) -> int:
+        """Items that can be found."""
+        return self._store.ntotal
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a round was learned, so that features can be encoded."""
+        return self._store.snapshot.model is not None
+
+    @property
+    def d(self) -> int:
+        """Width of the features it takes (not of the codes: that is `config.bits`)."""
+        return self.hasher.d
+
+    @property
+    def hasher(self) -> Hasher:
+        """The hash function of the newest round.
+
+        Raises
+        ------
+        NotFittedError
+            Nothing was learned yet.
+        """
+        fingerprint = self._store.snapshot.fingerprint
+        if fingerprint is None:
+            raise NotFittedError(
+                f"{self.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
+            )
+        if self._hasher is None or self._hasher[0] != fingerprint:
+            self._hasher = fingerprint, Hasher.from_arrays(self._store.model(), self._store.anchors())
+        return self._hasher[1]
+
+    def items(self, ids: ArrayLike) -> list[Item]:
+        """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
+        return self._store.items(ids)
+
+    def id_of(self, key: str) -> int:
+        """The id of the item whose key is `key`; a StoreError if there is none."""
+        found = self._store.id_of_key(key)
+        if found is None:
+            raise StoreError(
+                f"no item of {self.path} has the key {key!r}; 'woh-index query' shows the keys there are"
+            )
+        return found
+
+    def rounds(self) -> list[Round]:
+        """One record a committed round, oldest first."""
+        return self._store.rounds()
+
+    def tags(self) -> list[tuple[str, int, bool]]:
+        """Every tag seen: (tag, times seen, whether it is learned from), the most frequent first."""
+        rows = [(tag, count, column is not None) for column, tag, count, _ in self._store.tag_rows()]
+        return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+    def info(self, n_tags: int = 10) -> dict[str, Any]:
+        """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
+        trained, tags = self.is_trained, self.tags()
+        return {
+            "path": str(self.path),
+            "ntotal": self.ntotal,
+            "rounds": self._store.snapshot.round,
+            "bits": self.config.bits,
+            "stored_bits": self._store.d,
+            "d": self.d if trained else None,
+            "anchors": len(self.hasher.P) if trained else None,
+            "preset": self.config.preset,
+            "config": self.config.to_dict(),
+            "fingerprint": self._store.snapshot.fingerprint,
+            "tags_seen": len(tags),
+            "tags_known": sum(known for _, _, known in tags),
+            "tags_top": [(tag, count) for tag, count, _ in tags[:n_tags]],
+            "sizes": self._store.sizes(),
+            "history": [asdict(round_) for round_ in self.rounds()],
+        }
+
+    # ---- growing ------------------------------------------------------------------------------------
+
+    def update(
+        self,
+        features: Chunk | ArrayLike,
+        tags: Any = None,
+        *,
+        ids: ArrayLike | None = None,
+        keys: Sequence[str] | None = None,
+        word_vectors: WordVectors | None = None,
+        timeout: float = 10.0,
+    ) -> Round:
+        """Learn one chunk and append its codes: one round, committed whole or not at all.
+
+        Parameters
+        ----------
+        features : Chunk or (n, d) array_like
+            The chunk, or its features with `tags`, `ids` and `keys` as `Chunk.of` takes them.
+        word_vectors : WordVectors, optional
+            Vectors for tags that are new; without it they take the mean vector of the tags they occur with.
+        timeout : float
+            Seconds to wait for another writer.
+
+        Raises
+        ------
+        InputError
+            The chunk cannot be used, an id or key is in the index already, or nothing can be learned.
+        LockedError
+            Another writer holds the index.
+        StoreError
+            The index is damaged or cannot be written.
+        """
+        return self._grow.update(_as_chunk(features, tags, ids, keys), word_vectors, timeout)
+
+    def add(
+        self,
+        features: Chunk | ArrayLike,
+        tags: Any = None,
+        *,
+        ids: ArrayLike | None = None,
+        keys: Sequence[str] | None = None,
+        timeout: float = 10.0,
+    ) -> Round:
+        """Encode one chunk with the newest hash function and append its codes; nothing is learned.
+
+        Tags, if there are any, are kept to be shown, not counted. Parameters and errors as `update`,
+        and NotFittedError where no round was learned yet.
+        """
+        return self._grow.add(_as_chunk(features, tags, ids, keys), timeout)
+
+    def extend(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        learn: bool = True,
+        word_vectors: WordVectors | None = None,
+    ) -> Iterator[Round]:
+        """`update` (or, without `learn`, `add`) each chunk file in turn, yielding its round once committed.
+
+        Every file is read and checked before the first one is committed, so that a bad third chunk leaves
+        the index as it was. Errors as `update` and `add`, and InputError for a file that cannot be read.
+        """
+        if len(paths) > 1:
+            self._grow.check(paths, learn)
+        for path in paths:
+            chunk = read_chunk(path)
+            yield self.update(chunk, word_vectors=word_vectors) if learn else self.add(chunk)
+
+    @property
+    def _grow(self) -> Grower:
+        """The writing half, made when first needed: it imports scipy, which a reader never needs."""
+        if self._grower is None:
+            from .growing import Grower
+
+            self._grower = Grower(self._store, self.config)
+        return self._grower
+
+    # ---- answering ----------------------------------------------------------------------------------
+
+    def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
+        """Packed codes of features with the newest hash function: (n, d) → (n, bits // 8) uint8."""
+        return self.hasher.encode(X)
+
+    def search(self, xq: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The k nearest items of each query, as Faiss answers.
+
+        Parameters
+        ----------
+        xq : (nq, d) array_like of a real dtype
+            Query features.
+        k : int
+            Neighbours a query; may be more than there are items.
+
+        Returns
+        -------
+        D : (nq, k) int32
+            Hamming distances in bits, ascending; 2147483647 where there is no neighbour.
+        I : (nq, k) int64
+            Ids; the earlier item first where distances are equal; -1 where there is no neighbour.
+
+        Raises
+        ------
+        InputError
+            The features cannot be used or have another width, or k is not a whole number of at least 1.
+        """
+        k = validate.neighbours(k)
+        if not self.is_trained:  # no items either: nothing can be encoded before the first round
+            nq = len(validate.features(xq))
+            return np.full((nq, k), NO_DISTANCE, np.int32), np.full((nq, k), NO_ID, np.int64)
+        return self._store.search(codes.pad(self.encode(xq)), k)
+
+    def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
+        k = validate.neighbours(k)
+        ids = np.atleast_1d(np.asarray(ids, np.int64))
+        D, I = self._store.search(self._store.codes(ids), k + 1)
+        # Drop the item itself; behind more than k duplicates of it, it was not found: drop the last then.
+        own = ids[:, None] == I
+        own[~own.any(axis=1), -1] = True
+        return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
+
+    def describe(self, D: NDArray[np.int32], I: NDArray[np.int64]) -> list[list[Neighbour]]:
+        """What `search` found, with keys and tags: a list a query, without the places that have no neighbour."""
+        items = {item.id: item for item in self.items(np.unique(I[I != NO_ID]))}
+        return [
+            [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i != NO_ID]
+            for row in zip(D.tolist(), I.tolist(), strict=True)
+        ]
+
+
+def _as_chunk(
+    features: Chunk | ArrayLike, tags: Any, ids: ArrayLike | None, keys: Sequence[str] | None
+) -> Chunk:
+    if isinstance(features, Chunk):
+        return features
+    return Chunk.of(features, tags, ids=ids, keys=keys)
