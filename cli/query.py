@@ -42,9 +42,8 @@ def query(
             names = list(range(len(chunk))) if chunk.keys is None else chunk.keys.tolist()
             D, I = index.search(chunk.features, k)
         else:
-            item_id = index.id_of(key) if item_id is None else item_id
             names = [item_id if key is None else key]
-            D, I = index.search_ids([item_id], k)
+            D, I = index.search_ids([item_id if key is None else index.id_of(key)], k)
         found = index.describe(D, I)
         if index.ntotal < k:
             held = (

@@ -18,6 +18,7 @@ import numpy as np
 from woh_faiss import read_chunk
 
 DATA = Path(__file__).parent / "data"
+GLOVE = DATA / "glove-100d-tags.w2v.txt"
 
 
 def run(*arguments: str | Path, folder: str) -> None:
@@ -36,7 +37,7 @@ def main() -> None:
             "--bits",
             "64",
             "--word-vectors",
-            DATA / "glove-100d-tags.w2v.txt",
+            GLOVE,
             folder=folder,
         )
         run("update", *chunks[1:], folder=folder)
@@ -46,7 +47,7 @@ def main() -> None:
         run("query", "--id", "7", "-k", "5", folder=folder)
         run("info", folder=folder)
         run("evaluate", *chunks, queries, "--bits", "16,64", "--chunks", "3", "--queries", "400",
-            "--word-vectors", DATA / "glove-100d-tags.w2v.txt", folder=folder)  # fmt: skip
+            "--word-vectors", GLOVE, folder=folder)  # fmt: skip
 
 
 if __name__ == "__main__":

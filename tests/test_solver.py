@@ -115,12 +115,10 @@ def test_descend_leaves_its_input_alone_and_takes_sign_of_zero_as_plus():
     assert_array_equal(found, 1)
 
 
-@pytest.mark.parametrize(
-    "weights", [{"beta": 0.1, "theta": 0.1, "mu": 10.0}, {"beta": 2.0, "theta": 0.7, "mu": 0.3}, {"beta": 0.0, "theta": 5.0, "mu": 1.0}]
-)  # fmt: skip
+@pytest.mark.parametrize(("beta", "theta", "mu"), [(0.1, 0.1, 10.0), (2.0, 0.7, 0.3), (0.0, 5.0, 1.0)])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_sweep_never_raises_the_objective(weights, seed):
-    config = WOHConfig(**weights, alpha=3.0)
+def test_a_sweep_never_raises_the_objective(beta, theta, mu, seed):
+    config = WOHConfig(beta=beta, theta=theta, mu=mu, alpha=3.0)
     phi, Y, Z, B = chunk(seed)
     rng = np.random.default_rng(seed + 100)
     U, V, W = (rng.normal(size=(SHAPES["r"], SHAPES[s])) for s in ("m", "f", "c"))
@@ -137,7 +135,7 @@ def test_a_sweep_never_raises_the_objective(weights, seed):
 
 
 def naive_round(phi, Y, Z, B, W, past, config):
-    """The steps of methods/woh in their slow form: dense residuals, dense diagonals, inverses, one bit at a time."""
+    """The steps in their slow form: dense residuals and diagonals, inverses, one bit at a time."""
     I = np.eye
     for _ in range(config.iterations):
         C1, C2, C3, C5 = past.C1 + B.T @ B, past.C2 + B.T @ phi, past.C3 + phi.T @ phi, past.C5 + B.T @ Z

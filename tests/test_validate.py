@@ -80,5 +80,5 @@ def test_counts_become_python_ints(k):
 
 @pytest.mark.parametrize("k", [0, -1, 1.0, "3", None, np.float32(2)])
 def test_bad_counts_are_refused(k):
-    with pytest.raises(InputError, match="k is .*, expected"):
+    with pytest.raises(InputError, match=r"k is .*, expected"):
         validate.neighbours(k)

@@ -122,7 +122,7 @@ class WOHIndex:
         self.close()
 
     def refresh(self) -> bool:
-        """Follow what other writers have committed since; True if anything changed. Costs about a millisecond."""
+        """Follow what other writers have committed since; True if anything changed."""
         return self._store.refresh()
 
     # ---- what it holds ------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class WOHIndex:
         return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
 
     def describe(self, D: NDArray[np.int32], I: NDArray[np.int64]) -> list[list[Neighbour]]:
-        """What `search` found, with keys and tags: a list a query, without the places that have no neighbour."""
+        """What `search` found, with keys and tags: a list a query, without the places that are empty."""
         items = {item.id: item for item in self.items(np.unique(I[I != NO_ID]))}
         return [
             [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i != NO_ID]

@@ -70,7 +70,8 @@ class Kernel:
         width = total / (len(X) * len(A))
         if not width > 0:
             raise InputError(
-                f"the {len(X)} items of the first chunk all have the same features; give a chunk whose items differ"
+                f"the {len(X)} items of the first chunk all have the same features; "
+                "give a chunk whose items differ"
             )
         uncentred = cls(A, width, np.zeros(len(A)))
         mean = np.sum([uncentred.map(X[rows]).sum(axis=0) for rows in blocks(len(X))], axis=0) / len(X)

@@ -156,8 +156,8 @@ class WOH:
             hasher, W, stats, B = self._round(chunk.features, Y, Zs, trained, B0)
         elif self._hasher is None:
             raise InputError(
-                f"none of the {len(chunk)} items of the first chunk has a tag that was seen {config.min_count} "
-                "times; give a chunk with more tags, or a smaller min_count"
+                f"none of the {len(chunk)} items of the first chunk has a tag that was seen "
+                f"{config.min_count} times; give a chunk with more tags, or a smaller min_count"
             )
         else:  # nothing to learn from: encode with the function there is
             hasher, W, stats, B = self._hasher, self._W, self._stats, np.empty((0, config.bits))
