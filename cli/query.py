@@ -43,7 +43,7 @@ def query(
             D, I = index.search(chunk.features, k)
         else:
             names = [item_id if key is None else key]
-            D, I = index.search_ids([item_id if key is None else index.id_of(key)], k)
+            D, I = index.search_ids([item_id if item_id is not None else index.id_of(str(key))], k)
         found = index.describe(D, I)
         if index.ntotal < k:
             held = (

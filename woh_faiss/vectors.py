@@ -1,42 +1,20 @@
-"""Files of word vectors in the formats people have, told apart here and read by gensim.
-
-A file is known by its content, never by its name: gensim goes by the extension and by what the caller
-says, and loads garbage without a word when either is wrong.
-"""
+"""Word vectors: what a tag's words mean, from a file of any usual format."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
-import pickle
-import re
-import tempfile
-import warnings
 import zlib
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import validate
 from .errors import InputError
+from .vector_files import read, refuse_not_finite
 
 UNICODE_ERRORS = ("strict", "ignore", "replace")
-
-_EXPECTED = (
-    "expected word2vec text or binary, GloVe or fastText .vec text (each may be gzipped), "
-    "or a KeyedVectors saved by gensim"
-)
-_REFUSED = {
-    rb"PK\x03\x04|PK\x05\x06|7z\xbc\xaf\x27": "an archive (.zip or .7z); unpack it and give the file inside",
-    rb"BZh[1-9]1AY|\xfd7zXZ\x00|\x28\xb5\x2f\xfd": "compressed (bzip2, xz or zstd); unpack it, or use gzip",
-    re.escape((793712314).to_bytes(4, "little")): "a fastText model; give the .vec text that lies beside it",
-    rb"\xef\xbb\xbf": "text with a byte order mark; save it as UTF-8 without one",
-}
-#: Longest line read to tell a format: far beyond any real row of numbers.
-_SAMPLE = 1 << 20
 
 
 class WordVectors:
@@ -86,8 +64,8 @@ class WordVectors:
         if unicode_errors not in UNICODE_ERRORS:
             raise InputError(f"unicode_errors is {unicode_errors!r}, expected one of {UNICODE_ERRORS}")
         try:
-            index, vectors = _read(path, limit, unicode_errors)
-            _refuse_not_finite(index, vectors)
+            index, vectors = read(path, limit, unicode_errors)
+            refuse_not_finite(index, vectors)
         except InputError as error:
             raise InputError(f"word vectors {path}: {error}") from error
         except (OSError, EOFError, zlib.error) as error:
@@ -114,217 +92,3 @@ class WordVectors:
                 if at is not None:
                     return np.array(self._vectors[at], np.float32)
         return None
-
-
-def _read(path: Path, limit: int | None, unicode_errors: str) -> tuple[dict[str, int], NDArray[Any]]:
-    if not path.exists():
-        raise InputError("the file does not exist")
-    if not path.is_file():
-        raise InputError(f"it is not a file; {_EXPECTED}")
-    with path.open("rb") as file:
-        head = file.read(8)
-    zipped = head.startswith(b"\x1f\x8b")
-    if zipped:
-        with _stream(path, zipped) as stream:
-            head = stream.read(8)
-    if not head:
-        raise InputError(f"it is empty; {_EXPECTED}")
-    for magic, what in _REFUSED.items():
-        if re.match(magic, head):
-            raise InputError(f"it is {what}")
-    if re.match(rb"\x80[\x02-\x05]", head):
-        if zipped:
-            raise InputError("it is a gzipped pickle; unpack it first")
-        return _read_saved(path, limit)
-    with _stream(path, zipped) as stream:
-        layout = _inspect(stream, limit, unicode_errors)
-    return _read_with_gensim(path, zipped, layout, unicode_errors)
-
-
-def _stream(path: Path, zipped: bool) -> IO[bytes]:
-    return io.BufferedReader(gzip.open(path)) if zipped else path.open("rb")
-
-
-class _Layout(NamedTuple):
-    header: bool
-    binary: bool
-    f: int
-    words: int  # to read
-
-
-def _inspect(stream: IO[bytes], limit: int | None, unicode_errors: str) -> _Layout:
-    """What kind of file it is, after a pass over it that finds what gensim would let through."""
-    first = stream.readline(_SAMPLE)
-    header = re.fullmatch(rb"(\d{1,18}) +(\d{1,6})\s*", first)
-    if not header:
-        f = first.rstrip().count(b" ")
-        if f < 2 or not _is_row(first, f):
-            raise InputError(f"it holds no word vectors; {_EXPECTED}")
-        stream.seek(0)
-        return _Layout(False, False, f, _count_text(stream, f, 1, limit, unicode_errors))
-    claimed, f = int(header[1]), int(header[2])
-    if not claimed or not f:
-        raise InputError(f"its header says {claimed} words of {f} numbers, expected at least one of each")
-    wanted = claimed if limit is None else min(claimed, limit)
-    stop = None if wanted == claimed else wanted  # read on: there may be more words than the header says
-    second = stream.readline(_SAMPLE)
-    sample = second + stream.read(_SAMPLE)
-    stream.seek(len(first))
-    if not _is_row(second, f):
-        found, rest = _count_binary(stream, f, stop)
-        if found == wanted and not rest:
-            return _Layout(True, True, f, wanted)
-        if re.search(rb"[\x00-\x08\x0e-\x1f]", sample):
-            raise InputError(
-                f"its header says {claimed} words of {f} numbers, the binary file holds {found} "
-                f"and {rest} bytes more; get it again if it was cut off"
-            )
-        stream.seek(len(first))
-    found = _count_text(stream, f, 2, stop, unicode_errors)
-    if found != wanted:
-        raise InputError(
-            f"its header says {claimed} words, the file has {found}; get it again if it was cut off, "
-            "or correct the number in the first line"
-        )
-    return _Layout(True, False, f, wanted)
-
-
-def _is_row(line: bytes, f: int) -> bool:
-    """A word and f numbers."""
-    try:
-        return len([float(cell) for cell in line.rstrip().split(b" ")[1:]]) == f
-    except ValueError:
-        return False
-
-
-def _count_text(stream: IO[bytes], f: int, first_line: int, stop: int | None, unicode_errors: str) -> int:
-    """Words in the lines of `stream`, at most `stop`; each line is looked at but for its numbers' sake."""
-    words = blank = 0
-    for number, line in enumerate(stream, first_line):
-        if words == stop:
-            break
-        line = line.rstrip()
-        if not line:
-            blank = blank or number
-            continue
-        if blank:  # empty lines at the end harm nobody
-            raise InputError(f"line {blank} is empty; delete it")
-        if line.count(b" ") != f:
-            raise InputError(
-                f"line {number} has {line.count(b' ')} numbers, expected {f}; "
-                "a line is a word without spaces and its numbers, single spaces between"
-            )
-        try:
-            line.decode("utf-8", unicode_errors)
-        except UnicodeDecodeError:
-            raise InputError(_not_utf8(f"line {number}")) from None
-        words += 1
-    return words
-
-
-def _count_binary(stream: IO[bytes], f: int, stop: int | None) -> tuple[int, int]:
-    """Whole words of a word2vec binary behind its header, at most `stop`, and bytes that belong to none."""
-    words, rest, size = 0, b"", 4 * f
-    while block := stream.read(max(_SAMPLE, size)):
-        rest += block
-        at = 0
-        while words != stop and (space := rest.find(b" ", at)) >= 0 and len(rest) - space > size:
-            at, words = space + 1 + size, words + 1
-        if words == stop:
-            return words, 0
-        rest = rest[at:]
-    return words, len(rest.strip())
-
-
-def _read_with_gensim(
-    path: Path, zipped: bool, layout: _Layout, unicode_errors: str
-) -> tuple[dict[str, int], NDArray[np.float32]]:
-    from gensim.models import KeyedVectors
-
-    problem = ""
-    # gensim unpacks by extension: give it a link whose extension is the content's.
-    with tempfile.TemporaryDirectory(prefix="woh-faiss-") as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # no_header opens the file twice and closes it once
-        link = Path(folder) / ("words.gz" if zipped else "words")
-        link.symlink_to(path.resolve())
-        try:
-            model = KeyedVectors.load_word2vec_format(
-                str(link),
-                binary=layout.binary,
-                no_header=not layout.header,
-                limit=layout.words,
-                unicode_errors=unicode_errors,
-            )
-        except UnicodeDecodeError:
-            problem = _not_utf8("a word")
-        except ValueError:
-            with _stream(path, zipped) as stream:
-                lines = enumerate(stream, 1)
-                bad = next(n for n, line in lines if n > layout.header and not _is_row(line, layout.f))
-            problem = f"line {bad} holds something that is not a number"
-    if problem:  # raised here, it does not keep gensim's open file alive
-        raise InputError(problem)
-    return model.key_to_index, model.vectors
-
-
-def _not_utf8(where: str) -> str:
-    return f"{where} is not UTF-8; convert the file, or open it with unicode_errors 'replace' or 'ignore'"
-
-
-#: All that a KeyedVectors saved by gensim >= 4 refers to. Exact names: gensim's unpickle() is within reach
-#: of gensim.models.keyedvectors, so that a rule by module would let a file run what it likes.
-_SAFE = {("gensim.models.keyedvectors", "KeyedVectors"), ("numpy", "ndarray"), ("numpy", "dtype")} | {
-    (f"numpy.{core}.{module}", name)
-    for core in ("core", "_core")
-    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
-}
-
-
-class _Restricted(pickle.Unpickler):
-    """Loads nothing outside `_SAFE`, so that a file can make arrays and a KeyedVectors and run nothing."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _SAFE:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
-        return super().find_class(module, name)
-
-
-def _read_saved(path: Path, limit: int | None) -> tuple[dict[str, int], NDArray[Any]]:
-    """A KeyedVectors saved by gensim. Its own load() is not used: it unpickles whatever it finds."""
-    from gensim.models import KeyedVectors
-
-    try:
-        with path.open("rb") as file:
-            saved = _Restricted(file).load()
-        if not isinstance(saved, KeyedVectors):
-            raise TypeError(f"it holds a {type(saved).__name__}")
-        state = vars(saved)
-        index, vectors = state["key_to_index"], state.get("vectors")
-        if vectors is None:  # large ones lie beside the file
-            beside = path.with_name(f"{path.name}.vectors.npy")
-            vectors = np.load(beside, mmap_mode="r", allow_pickle=False)
-        if vectors.ndim != 2 or vectors.dtype.kind != "f" or not vectors.size:
-            raise ValueError(f"its vectors are {vectors.dtype} of shape {vectors.shape}")
-        if sorted(index.values()) != list(range(len(vectors))):
-            raise ValueError(f"its {len(index)} words are not those of its {len(vectors)} vectors")
-    except FileNotFoundError as error:
-        raise InputError(f"{error.filename} is missing; keep the two in one folder") from None
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise InputError(
-            f"it is a pickle that is not opened ({error}); only a KeyedVectors saved by gensim >= 4 is: "
-            "save the vectors with save_word2vec_format instead"
-        ) from error
-    stop = len(vectors) if limit is None else limit
-    return {word: at for word, at in index.items() if at < stop}, vectors[:stop]
-
-
-def _refuse_not_finite(index: dict[str, int], vectors: NDArray[Any]) -> None:
-    for start in range(0, len(vectors), validate.BLOCK):
-        finite = np.isfinite(vectors[start : start + validate.BLOCK]).all(axis=1)
-        if not finite.all():
-            at = start + int(np.argmin(finite))
-            word = next(word for word, place in index.items() if place == at)
-            raise InputError(
-                f"the vector of {word!r} is not finite (NaN, infinite or beyond float32); "
-                "repair it or leave the word out"
-            )
