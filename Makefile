@@ -33,6 +33,7 @@ docs: $(READY)  ## regenerate the generated parts, then the site in site/
 bench: $(READY)  ## the benchmarks behind the README's figures; ratios taken in one run
 	$(BIN)/python examples/benchmarks/start_up.py
 	$(BIN)/python examples/benchmarks/update_cost.py
+	$(BIN)/python examples/benchmarks/rerank_cost.py
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

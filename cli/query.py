@@ -17,10 +17,21 @@ from .options import index_option, json_option
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Neighbours a query.")
 @click.option("--id", "item_id", type=int, help="Query with the code of the item that has this id.")
 @click.option("--key", help="Query with the code of the item that has this key.")
+@click.option(
+    "--rerank",
+    type=click.IntRange(min=1),
+    help="Order this many nearest items anew by score (higher is nearer), say 1000.",
+)
 @json_option
 @one_line_errors
 def query(
-    queries: Path | None, index_path: Path, k: int, item_id: int | None, key: str | None, as_json: bool
+    queries: Path | None,
+    index_path: Path,
+    k: int,
+    item_id: int | None,
+    key: str | None,
+    rerank: int | None,
+    as_json: bool,
 ) -> None:
     """Print the K nearest items of each row of QUERIES (.npz, folder of .npy, or a 2-D .npy).
 
@@ -34,13 +45,15 @@ def query(
     """
     if sum(value is not None for value in (queries, item_id, key)) != 1:
         raise click.UsageError("give one of QUERIES, --id and --key")
+    if rerank is not None and queries is None:
+        raise click.UsageError("--rerank goes with QUERIES: an indexed item has only its code")
     from woh_faiss import WOHIndex, read_chunk
 
     with WOHIndex.open(index_path) as index:
         if queries is not None:
             chunk = read_chunk(queries)
             names = list(range(len(chunk))) if chunk.keys is None else chunk.keys.tolist()
-            D, I = index.search(chunk.features, k)
+            D, I = index.search(chunk.features, k, rerank=rerank)
         else:
             names = [item_id if key is None else key]
             D, I = index.search_ids([item_id if item_id is not None else index.id_of(str(key))], k)
@@ -56,8 +69,10 @@ def query(
         for name, neighbours in zip(names, found, strict=True):
             for rank, neighbour in enumerate(neighbours, start=1):
                 record = {"query": name, "rank": rank, **neighbour._asdict()}
+                if rerank is not None:
+                    record["score"] = record.pop("distance")
                 click.echo(json.dumps(record, ensure_ascii=False))
     else:
         from .render import print_neighbours
 
-        print_neighbours(names, found)
+        print_neighbours(names, found, "distance" if rerank is None else "score")

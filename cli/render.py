@@ -22,7 +22,7 @@ def console() -> Console:
     return out if out.is_terminal else Console(markup=False, highlight=False, emoji=False, width=PIPED_WIDTH)
 
 
-def print_neighbours(queries: Sequence[Any], found: Sequence[Sequence[Neighbour]]) -> None:
+def print_neighbours(queries: Sequence[Any], found: Sequence[Sequence[Neighbour]], measure: str) -> None:
     """A table a query, one row a neighbour; printed as they come, so that many queries need little memory."""
     out = console()
     for query, neighbours in zip(queries, found, strict=True):
@@ -30,10 +30,10 @@ def print_neighbours(queries: Sequence[Any], found: Sequence[Sequence[Neighbour]
         table.add_column("rank", justify="right")
         table.add_column("id", justify="right")
         table.add_column("key", overflow="fold")
-        table.add_column("distance", justify="right")
+        table.add_column(measure, justify="right")
         table.add_column("tags", overflow="fold")
         for rank, hit in enumerate(neighbours, start=1):
-            table.add_row(str(rank), str(hit.id), hit.key or "", str(hit.distance), ", ".join(hit.tags))
+            table.add_row(str(rank), str(hit.id), hit.key or "", f"{hit.distance:.6g}", ", ".join(hit.tags))
         out.print(table)
 
 

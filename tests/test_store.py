@@ -700,3 +700,33 @@ def test_k_that_is_no_count_is_refused(store, k):
 def test_queries_of_another_shape_or_type_are_refused(store, queries):
     with pytest.raises(InputError, match=r"expected \(n, 4\) bytes of uint8 for codes of 32 bits"):
         store.search(queries, 1)
+
+
+@pytest.mark.parametrize("k", [199, 200, 900])
+def test_many_neighbours_come_in_the_same_order_as_few(tmp_path, k):
+    """From some k on candidates are counted instead of kept in a heap; ties must not notice."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 4, size=(700, 4), dtype=np.uint8)  # few values: many ties
+    queries = rng.integers(0, 4, size=(6, 4), dtype=np.uint8)
+    with Store.create(tmp_path / "s", config={}, d=32) as store:
+        with store.writing() as writing:
+            writing.commit(
+                kind="encoded",
+                codes=codes,
+                ids=np.arange(700),
+                keys=[None] * 700,
+                tags=[[]] * 700,
+                trained=0,
+                seconds=0.0,
+            )
+        D, I = store.search(queries, k)
+        again, ids, stored = store.search_codes(queries, k)
+    distances = np.unpackbits(codes[None] ^ queries[:, None], axis=2).sum(axis=2)
+    order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    n = order.shape[1]
+    assert_array_equal(I[:, :n], order)
+    assert_array_equal(D[:, :n], np.take_along_axis(distances, order, axis=1))
+    assert_array_equal(I, ids)
+    assert_array_equal(D, again)
+    assert_array_equal(stored[:, :n], codes[order])
+    assert not stored[:, n:].any()

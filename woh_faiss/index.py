@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from . import codes, validate
 from .chunks import Chunk, read_chunk
 from .config import WOHConfig
-from .errors import NotFittedError, StoreError
+from .errors import InputError, NotFittedError, StoreError
 from .hasher import Hasher
+from .rerank import scores
 from .store import Item, Round, Store
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
 
 
 class Neighbour(NamedTuple):
-    """One answer to a query: an item, and in how many bits its code differs from the query's."""
+    """One answer to a query: an item, and how many bits of its code differ from the query's, or its score."""
 
     id: int
     key: str | None
-    distance: int
+    distance: float
     tags: list[str]
 
 
@@ -291,7 +292,9 @@ class WOHIndex:
         """Packed codes of features with the newest hash function: (n, d) → (n, bits // 8) uint8."""
         return self.hasher.encode(X)
 
-    def search(self, xq: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def search(
+        self, xq: ArrayLike, k: int, *, rerank: int | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest items of each query, as Faiss answers.
 
         Parameters
@@ -300,24 +303,46 @@ class WOHIndex:
             Query features.
         k : int
             Neighbours a query; may be more than there are items.
+        rerank : int, optional
+            Order this many nearest items (at least k) anew by what the query knows of itself before the
+            sign: see `rerank.scores`.
 
         Returns
         -------
         D : (nq, k) int32
-            Hamming distances in bits, ascending; 2147483647 where there is no neighbour.
+            Hamming distances in bits, ascending; 2147483647 where there is no neighbour. With `rerank`
+            float32 scores instead, descending, and -inf.
         I : (nq, k) int64
-            Ids; the earlier item first where distances are equal; -1 where there is no neighbour.
+            Ids; -1 where there is no neighbour. Where distances are equal the earlier item comes first;
+            where scores are, the one at the smaller distance, then the earlier.
 
         Raises
         ------
         InputError
-            The features cannot be used or have another width, or k is not a whole number of at least 1.
+            The features cannot be used or have another width, k is not a whole number of at least 1, or
+            `rerank` is less than k.
         """
         k = validate.neighbours(k)
+        if rerank is not None and validate.neighbours(rerank, "rerank") < k:
+            raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
         if not self.is_trained:  # no items either: nothing can be encoded before the first round
             nq = len(validate.features(xq))
-            return np.full((nq, k), NO_DISTANCE, np.int32), np.full((nq, k), NO_ID, np.int64)
-        return self._store.search(codes.pad(self.encode(xq)), k)
+            none = (
+                np.full((nq, k), NO_DISTANCE, np.int32) if rerank is None else np.full((nq, k), -np.inf, "f4")
+            )
+            return none, np.full((nq, k), NO_ID, np.int64)
+        if rerank is None:
+            return self._store.search(codes.pad(self.encode(xq)), k)
+        return self._reranked(self.hasher.decision_function(xq), k, rerank)
+
+    def _reranked(
+        self, H: NDArray[np.float64], k: int, rerank: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Scores and ids of the k best of the `rerank` nearest items, for queries H = φ(x)P (nq, r)."""
+        _, I, stored = self._store.search_codes(codes.pad(codes.pack(H)), rerank)
+        S = np.where(I == NO_ID, -np.inf, scores(H, stored[:, :, : H.shape[1] // 8])).astype(np.float32)
+        best = np.argsort(-S, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)
 
     def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
@@ -329,7 +354,7 @@ class WOHIndex:
         own[~own.any(axis=1), -1] = True
         return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
 
-    def describe(self, D: NDArray[np.int32], I: NDArray[np.int64]) -> list[list[Neighbour]]:
+    def describe(self, D: NDArray[Any], I: NDArray[np.int64]) -> list[list[Neighbour]]:
         """What `search` found, with keys and tags: a list a query, without the places that are empty."""
         items = {item.id: item for item in self.items(np.unique(I[I != NO_ID]))}
         return [

@@ -49,8 +49,8 @@ class MappedCodes:
 
     Attributes
     ----------
-    index : faiss.IndexBinaryFlat
-        For searching only.
+    index, counting : faiss.IndexBinaryFlat
+        For searching only; they keep candidates in a heap, or counted by distance. Same answers.
     codes : (ntotal, d // 8) array of uint8
         The same bytes.
     reader : object
@@ -58,6 +58,7 @@ class MappedCodes:
     """
 
     index: Any
+    counting: Any
     codes: NDArray[np.uint8]
     reader: Any
 
@@ -133,9 +134,9 @@ def open_mapped(path: Path, d: int, ntotal: int) -> MappedCodes:
         private = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY)
     private[_CHANGING:START] = header(d, ntotal)[_CHANGING:]
     buffer = np.frombuffer(private, np.uint8)
-    reader = _swig.ZeroCopyIOReader(faiss.swig_ptr(buffer), buffer.size)
+    readers = [_swig.ZeroCopyIOReader(faiss.swig_ptr(buffer), buffer.size) for _ in range(2)]
     try:
-        index = faiss.read_index_binary(reader, faiss.IO_FLAG_MMAP_IFC)
+        index, counting = (faiss.read_index_binary(reader, faiss.IO_FLAG_MMAP_IFC) for reader in readers)
     except RuntimeError as error:  # all that Faiss raises for a file it does not accept
         reason = str(error).splitlines()[0]
         raise StoreError(
@@ -143,4 +144,5 @@ def open_mapped(path: Path, d: int, ntotal: int) -> MappedCodes:
         ) from error
     codes = buffer[START:].reshape(ntotal, d // 8)
     codes.flags.writeable = False
-    return MappedCodes(index, codes, (reader, buffer))
+    counting.use_heap = False  # type: ignore[attr-defined]  # a flat index, as _check saw
+    return MappedCodes(index, counting, codes, (readers, buffer))

@@ -160,6 +160,12 @@ class Store:
         """
         return self._seen().search(codes, k)
 
+    def search_codes(
+        self, codes: NDArray[np.uint8], k: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
+        """As :meth:`search`, with the codes found, (n, k, d // 8): zeros where there are fewer than k."""
+        return self._seen().search_codes(codes, k)
+
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """The stored codes of `ids`, (n, d // 8); StoreError names the first id that is not there."""
         rows = [item.row for item in self.items(ids)]

@@ -25,6 +25,8 @@ NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
 #: Codes compared by a search below which it stays on one thread: about 10 ms of scanning 64-bit codes.
 #: Waking other threads costs 0.05 ms where cores are idle, and was seen to cost 100 ms where they are not.
 _SMALL = 20_000_000
+#: Neighbours from which sorting by counting distances beats a heap: at 1,000 by 1.2 times.
+_MANY = 200
 _forked = False
 
 
@@ -72,6 +74,24 @@ class View:
 
     def search(self, codes: Any, k: Any) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """See :meth:`Store.search`."""
+        distances, rows = self._scan(codes, k)
+        found = np.full(rows.shape, NO_ID, dtype=np.int64)
+        found[rows != NO_ID] = self.ids[rows[rows != NO_ID]]
+        return distances, found
+
+    def search_codes(
+        self, codes: Any, k: Any
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
+        """See :meth:`Store.search_codes`."""
+        distances, rows = self._scan(codes, k)
+        found = np.full(rows.shape, NO_ID, dtype=np.int64)
+        stored = np.zeros((*rows.shape, self.mapped.codes.shape[1]), dtype=np.uint8)
+        there = rows != NO_ID
+        found[there], stored[there] = self.ids[rows[there]], self.mapped.codes[rows[there]]
+        return distances, found, stored
+
+    def _scan(self, codes: Any, k: Any) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Distances and rows of the k nearest codes, NO_ID where there is none."""
         k = validate.neighbours(k)
         codes = np.asarray(codes)
         width = self.mapped.codes.shape[1]
@@ -82,12 +102,12 @@ class View:
             )
         n = len(codes)
         distances = np.full((n, k), NO_DISTANCE, dtype=np.int32)
-        found = np.full((n, k), NO_ID, dtype=np.int64)
+        rows = np.full((n, k), NO_ID, dtype=np.int64)
         some = min(k, self.snapshot.ntotal)  # Faiss does not clamp k
         if n and some:
             # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
             alone = _forked or n == 1 or n * self.snapshot.ntotal < _SMALL
+            index = self.mapped.index if some < _MANY else self.mapped.counting
             with _one_thread() if alone else nullcontext():
-                distances[:, :some], rows = self.mapped.index.search(np.ascontiguousarray(codes), some)
-            found[:, :some] = self.ids[rows]
-        return distances, found
+                distances[:, :some], rows[:, :some] = index.search(np.ascontiguousarray(codes), some)
+        return distances, rows
