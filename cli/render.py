@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from woh_faiss.index import Neighbour
+    from woh_faiss.reading import Neighbour
 
 #: Columns of text where stdout is not a terminal: wide enough that nothing a script greps for is cut.
 PIPED_WIDTH = 200

@@ -5,39 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from . import codes, validate
+from . import codes
 from .chunks import Chunk, read_chunk
 from .config import WOHConfig
-from .errors import InputError, NotFittedError, StoreError
-from .hasher import Hasher
-from .rerank import scores
-from .store import Item, Round, Store
+from .errors import StoreError
+from .reading import IndexReader
+from .store import Round, Store
 
 if TYPE_CHECKING:
     from .growing import Grower
     from .vectors import WordVectors
 
-#: What Faiss answers where there is no neighbour.
-NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
 
-
-class Neighbour(NamedTuple):
-    """One answer to a query: an item, and how many bits of its code differ from the query's, or its score."""
-
-    id: int
-    key: str | None
-    distance: float
-    tags: list[str]
-
-
-class WOHIndex:
+class WOHIndex(IndexReader):
     """Learned binary codes in a folder, searched as Faiss searches.
 
     Think of a Faiss index that takes features and tags, learns from them what to keep, and keeps 8 to 16
@@ -48,12 +33,8 @@ class WOHIndex:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self.config = WOHConfig.from_dict(store.config)
-        self._hasher: tuple[str, Hasher] | None = None  # with the fingerprint it was loaded under
+        super().__init__(store)
         self._grower: Grower | None = None
-
-    # ---- opening and closing ------------------------------------------------------------------------
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: WOHConfig | None = None, **hyper: Any) -> WOHIndex:
@@ -100,116 +81,6 @@ class WOHIndex:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         return cls.open(final)
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> WOHIndex:
-        """The index at `path`, at its newest committed state.
-
-        Raises
-        ------
-        StoreError
-            There is none, it is damaged, or it was made by a newer version.
-        """
-        return cls(Store.open(path))
-
-    def close(self) -> None:
-        """Let go of files and database; the index answers no more."""
-        self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def refresh(self) -> bool:
-        """Follow what other writers have committed since; True if anything changed."""
-        return self._store.refresh()
-
-    # ---- what it holds ------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return Path(self._store.path)
-
-    @property
-    def ntotal(self) -> int:
-        """Items that can be found."""
-        return self._store.ntotal
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether a round was learned, so that features can be encoded."""
-        return self._store.snapshot.model is not None
-
-    @property
-    def d(self) -> int:
-        """Width of the features it takes (not of the codes: that is `config.bits`)."""
-        return self.hasher.d
-
-    @property
-    def hasher(self) -> Hasher:
-        """The hash function of the newest round.
-
-        Raises
-        ------
-        NotFittedError
-            Nothing was learned yet.
-        """
-        fingerprint = self._store.snapshot.fingerprint
-        if fingerprint is None:
-            raise NotFittedError(
-                f"{self.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
-            )
-        if self._hasher is None or self._hasher[0] != fingerprint:
-            self._hasher = fingerprint, Hasher.from_arrays(self._store.model(), self._store.anchors())
-        return self._hasher[1]
-
-    def items(self, ids: ArrayLike) -> list[Item]:
-        """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
-        return self._store.items(ids)
-
-    def id_of(self, key: str) -> int:
-        """The id of the item whose key is `key`; a StoreError if there is none."""
-        found = self._store.id_of_key(key)
-        if found is None:
-            raise StoreError(
-                f"no item of {self.path} has the key {key!r}; 'woh-index query' shows the keys there are"
-            )
-        return found
-
-    def rounds(self) -> list[Round]:
-        """One record a committed round, oldest first."""
-        return self._store.rounds()
-
-    def tags(self) -> list[tuple[str, int, bool]]:
-        """Every tag seen: (tag, times seen, whether it is learned from), the most frequent first."""
-        rows = [(tag, count, column is not None) for column, tag, count, _ in self._store.tag_rows()]
-        return sorted(rows, key=lambda row: (-row[1], row[0]))
-
-    def info(self, n_tags: int = 10) -> dict[str, Any]:
-        """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
-        trained, tags = self.is_trained, self.tags()
-        return {
-            "path": str(self.path),
-            "ntotal": self.ntotal,
-            "rounds": self._store.snapshot.round,
-            "bits": self.config.bits,
-            "stored_bits": self._store.d,
-            "d": self.d if trained else None,
-            "anchors": len(self.hasher.P) if trained else None,
-            "preset": self.config.preset,
-            "config": self.config.to_dict(),
-            "fingerprint": self._store.snapshot.fingerprint,
-            "tags_seen": len(tags),
-            "tags_known": sum(known for _, _, known in tags),
-            "tags_top": [(tag, count) for tag, count, _ in tags[:n_tags]],
-            "sizes": self._store.sizes(),
-            "history": [asdict(round_) for round_ in self.rounds()],
-        }
-
-    # ---- growing ------------------------------------------------------------------------------------
 
     def update(
         self,
@@ -285,82 +156,6 @@ class WOHIndex:
 
             self._grower = Grower(self._store, self.config)
         return self._grower
-
-    # ---- answering ----------------------------------------------------------------------------------
-
-    def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
-        """Packed codes of features with the newest hash function: (n, d) → (n, bits // 8) uint8."""
-        return self.hasher.encode(X)
-
-    def search(
-        self, xq: ArrayLike, k: int, *, rerank: int | None = None
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The k nearest items of each query, as Faiss answers.
-
-        Parameters
-        ----------
-        xq : (nq, d) array_like of a real dtype
-            Query features.
-        k : int
-            Neighbours a query; may be more than there are items.
-        rerank : int, optional
-            Order this many nearest items (at least k) anew by what the query knows of itself before the
-            sign: see `rerank.scores`.
-
-        Returns
-        -------
-        D : (nq, k) int32
-            Hamming distances in bits, ascending; 2147483647 where there is no neighbour. With `rerank`
-            float32 scores instead, descending, and -inf.
-        I : (nq, k) int64
-            Ids; -1 where there is no neighbour. Where distances are equal the earlier item comes first;
-            where scores are, the one at the smaller distance, then the earlier.
-
-        Raises
-        ------
-        InputError
-            The features cannot be used or have another width, k is not a whole number of at least 1, or
-            `rerank` is less than k.
-        """
-        k = validate.neighbours(k)
-        if rerank is not None and validate.neighbours(rerank, "rerank") < k:
-            raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
-        if not self.is_trained:  # no items either: nothing can be encoded before the first round
-            nq = len(validate.features(xq))
-            none = (
-                np.full((nq, k), NO_DISTANCE, np.int32) if rerank is None else np.full((nq, k), -np.inf, "f4")
-            )
-            return none, np.full((nq, k), NO_ID, np.int64)
-        if rerank is None:
-            return self._store.search(codes.pad(self.encode(xq)), k)
-        return self._reranked(self.hasher.decision_function(xq), k, rerank)
-
-    def _reranked(
-        self, H: NDArray[np.float64], k: int, rerank: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Scores and ids of the k best of the `rerank` nearest items, for queries H = φ(x)P (nq, r)."""
-        _, I, stored = self._store.search_codes(codes.pad(codes.pack(H)), rerank)
-        S = np.where(I == NO_ID, -np.inf, scores(H, stored[:, :, : H.shape[1] // 8])).astype(np.float32)
-        best = np.argsort(-S, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)
-
-    def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
-        k = validate.neighbours(k)
-        ids = np.atleast_1d(np.asarray(ids, np.int64))
-        D, I = self._store.search(self._store.codes(ids), k + 1)
-        # Drop the item itself; behind more than k duplicates of it, it was not found: drop the last then.
-        own = ids[:, None] == I
-        own[~own.any(axis=1), -1] = True
-        return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
-
-    def describe(self, D: NDArray[Any], I: NDArray[np.int64]) -> list[list[Neighbour]]:
-        """What `search` found, with keys and tags: a list a query, without the places that are empty."""
-        items = {item.id: item for item in self.items(np.unique(I[I != NO_ID]))}
-        return [
-            [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i != NO_ID]
-            for row in zip(D.tolist(), I.tolist(), strict=True)
-        ]
 
 
 def _as_chunk(
