@@ -1,0 +1,30 @@
+"""A small tagged stream and an index that has learned its first chunk."""
+
+import numpy as np
+import pytest
+
+from woh_faiss import WOHIndex
+
+WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
+SMALL = {"bits": 16, "anchors": 20, "vector_size": 5}
+
+
+def tagged(seed, n=40, d=7):
+    """(features, tag lists) of n items of six topics."""
+    rng = np.random.default_rng(seed)
+    topic = rng.integers(6, size=n)
+    X = (np.eye(6, d)[topic] * 3 + rng.normal(size=(n, d))).astype(np.float32)
+    return X, [[WORDS[t], WORDS[(t + 1) % 6]] if rng.random() < 0.6 else [WORDS[t]] for t in topic]
+
+
+def save_chunk(path, seed, n=40, **more):
+    X, tags = tagged(seed, n)
+    np.savez(path, features=X, tags=np.array([";".join([*given, ""]) for given in tags]), **more)
+    return path
+
+
+@pytest.fixture
+def index(tmp_path):
+    with WOHIndex.create(tmp_path / "index.woh", **SMALL) as index:
+        index.update(*tagged(0))
+        yield index

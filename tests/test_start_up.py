@@ -1,0 +1,44 @@
+"""What starting a command imports: a query must cost little more than faiss and click."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import tagged
+
+HEAVY = ("gensim", "scipy", "matplotlib", "pandas", "pyarrow")
+
+SCRIPT = """
+import sys
+from woh_faiss_cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    assert not stop.code, stop.code
+print(*sorted({name.split(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+def imported(*arguments):
+    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"], ["--rerank", "20"]])
+def test_a_query_imports_nothing_heavy(index, tmp_path, extra):
+    np.savez(tmp_path / "q.npz", features=tagged(1, n=2)[0])
+    modules = imported("query", tmp_path / "q.npz", "--index", index.path, *extra)
+    assert "faiss" in modules
+    assert not modules & set(HEAVY)
+
+
+def test_an_add_needs_no_matplotlib_and_no_gensim(index, tmp_path):
+    np.savez(tmp_path / "q.npz", features=tagged(1, n=2)[0])
+    assert not imported("add", tmp_path / "q.npz", "--index", index.path) & {"gensim", "matplotlib"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["query", "--help"], ["--version"]])
+def test_help_and_version_import_no_arrays(arguments):
+    assert not imported(*arguments) & {"numpy", "faiss", "rich", *HEAVY}
