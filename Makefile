@@ -28,7 +28,7 @@ lint: $(READY)  ## style, types, layering, and docs that are generated
 
 docs: $(READY)  ## regenerate the generated parts, then the site in site/
 	$(BIN)/cog -r README.md docs/*.md
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict --quiet -f .ci/mkdocs.yml
 
 bench: $(READY)  ## the benchmarks behind the README's figures; ratios taken in one run
 	$(BIN)/python examples/benchmarks/start_up.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -9,6 +10,9 @@ from functools import wraps
 from typing import Any
 
 import click
+
+#: What a write says when its disk, not the program, is at fault.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -20,11 +24,23 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
 
         try:
             command(*args, **kwargs)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # as it is where a shell closed it (`>&-`)
+                sys.stdout.flush()
         except WOHError as error:
             raise click.ClickException(str(error)) from error
         except BrokenPipeError:
-            # The reader has seen enough (`| head`); Python would complain again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_stdout()  # the reader has seen enough (`| head`)
+        except OSError as error:
+            if error.errno not in _DISK or error.filename is not None:
+                raise
+            _drop_stdout()
+            raise click.ClickException(
+                f"cannot write the results: {error.strerror}; send them to another disk, or free space"
+            ) from error
 
     return run
+
+
+def _drop_stdout() -> None:
+    """Let go of what is still to be written: Python would fail again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,14 @@ import click
 
 from .build import progress
 from .errors import one_line_errors
-from .options import bits_list, chunks_argument, json_option, preset_option, word_vectors_option
+from .options import (
+    bits_list,
+    chunks_argument,
+    json_option,
+    preset_option,
+    print_json,
+    word_vectors_option,
+)
 
 if TYPE_CHECKING:
     from woh_faiss.protocol import Result
@@ -87,7 +93,7 @@ def evaluate(
         if as_json:
             line = asdict(result)
             line["map"], line["seconds"] = round(result.map, 6), round(result.seconds, 4)
-            click.echo(json.dumps(line))
+            print_json(line)
     if not as_json:
         _print_table(results, n_chunks)
     if plot is not None:
@@ -97,8 +103,9 @@ def evaluate(
 def _print_table(results: list[Result], chunks: int) -> None:
     """One row a method and code length; a column a round, or three of them."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from .render import Console
 
     rounds = range(1, chunks + 1)
     shown = list(rounds) if chunks <= MOST_ROUNDS else [1, (chunks + 1) // 2, chunks]

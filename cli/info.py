@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from .errors import one_line_errors
-from .options import index_option, json_option
+from .options import index_option, json_option, print_json
 
 
 @click.command()
@@ -30,7 +29,7 @@ def info(index_path: Path, as_json: bool, n_tags: int) -> None:
     with WOHIndex.open(index_path) as index:
         facts = index.info(n_tags)
     if as_json:
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        print_json(facts)
         return
     from .render import print_info
 

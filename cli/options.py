@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -38,6 +42,12 @@ preset_option = click.option(
     show_default=True,
     help="Constants of the learner.",
 )
+
+
+def print_json(record: Any) -> None:
+    """One JSON line; what stdout's encoding may not have is escaped, which means the same."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    click.echo(json.dumps(record, ensure_ascii=codecs.lookup(encoding).name != "utf-8"))
 
 
 def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:

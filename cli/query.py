@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from .errors import one_line_errors
-from .options import index_option, json_option
+from .options import index_option, json_option, print_json
 
 
 @click.command()
@@ -50,28 +49,26 @@ def query(
     from woh_faiss import WOHIndex, read_chunk
 
     with WOHIndex.open(index_path) as index:
+        held = index.ntotal
+        some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
         if queries is not None:
             chunk = read_chunk(queries)
             names = list(range(len(chunk))) if chunk.keys is None else chunk.keys.tolist()
-            D, I = index.search(chunk.features, k, rerank=rerank)
+            D, I = index.search(chunk.features, some, rerank=rerank)
         else:
             names = [item_id if key is None else key]
-            D, I = index.search_ids([item_id if item_id is not None else index.id_of(str(key))], k)
+            D, I = index.search_ids([item_id if item_id is not None else index.id_of(str(key))], some)
         found = index.describe(D, I)
-        if index.ntotal < k:
-            held = (
-                f"holds only {index.ntotal} items"
-                if index.ntotal
-                else "is empty; 'woh-index update' appends items"
-            )
-            click.echo(f"note: {index_path} {held}", err=True)
+        if held < k:
+            what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
+            click.echo(f"note: {index_path} {what}", err=True)
     if as_json:
         for name, neighbours in zip(names, found, strict=True):
             for rank, neighbour in enumerate(neighbours, start=1):
                 record = {"query": name, "rank": rank, **neighbour._asdict()}
                 if rerank is not None:
                     record["score"] = record.pop("distance")
-                click.echo(json.dumps(record, ensure_ascii=False))
+                print_json(record)
     else:
         from .render import print_neighbours
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -16,8 +18,18 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 200
 
 
+class Console(RichConsole):
+    """Rich's, but a closed pipe is for `one_line_errors` to end quietly; Rich would exit with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on with the BrokenPipeError that is being handled."""
+        raise
+
+
 def console() -> Console:
     """A console on stdout that neither wraps at 80 columns in a pipe nor reads [brackets] as mark-up."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no letter for a key
     out = Console(markup=False, highlight=False, emoji=False)
     return out if out.is_terminal else Console(markup=False, highlight=False, emoji=False, width=PIPED_WIDTH)
 

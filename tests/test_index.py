@@ -1,8 +1,10 @@
 """WOHIndex against a trainer run beside it and a naive scan."""
 
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import faiss
 import numpy as np
@@ -130,8 +132,13 @@ def test_neighbours_of_an_indexed_item_leave_it_out(index):
         assert_array_equal(D[row], expected[0][0])
         assert_array_equal(I[row], expected[1][0])
     assert index.search_ids(3, 60)[1].shape == (1, 60)
-    with pytest.raises(StoreError, match="id 99 is not in"):
-        index.search_ids([99], 1)
+    assert index.search_ids(np.array([], np.int64), 4)[0].shape == (0, 4)
+    for missing in (99, -1, 2**63, np.uint64(2**63 + 5)):
+        with pytest.raises(StoreError, match=f"id {missing} is not in"):
+            index.search_ids([missing], 1)
+    for wrong in (2.7, 2**64, "3"):  # never the item of another id
+        with pytest.raises(InputError, match="expected integers"):
+            index.search_ids([wrong], 1)
 
 
 def test_an_item_behind_more_duplicates_than_k_is_still_left_out(index):
@@ -154,6 +161,8 @@ def test_describe_gives_keys_and_tags_and_no_empty_places(index):
     assert index.id_of("ключ") == 41
     with pytest.raises(StoreError, match="has the key 'nobody'"):
         index.id_of("nobody")
+    with pytest.raises(InputError, match="not UTF-8 text"):
+        index.id_of("\udcff")
 
 
 def test_ids_continue_from_the_largest_ever_used(index):
@@ -174,6 +183,9 @@ def test_ids_continue_from_the_largest_ever_used(index):
         (lambda i: i.update(tagged(1)[0]), "has no tags to learn from"),
         (lambda i: i.update(tagged(1)[0][:, :4], tagged(1)[1]), "4 columns, the model was fitted with 7"),
         (lambda i: i.add(np.ones((2, 3))), "3 columns"),
+        (lambda i: i.update(Chunk.of(*tagged(1)), ids=np.arange(100, 140)), "a Chunk brings its own"),
+        (lambda i: i.add(tagged(1, n=2)[0], ids=[0, 77]), "id 0 is in the index already"),
+        (lambda i: i.add(tagged(1, n=2)[0], ids=[77, -1]), "id -1 of row 1 is negative"),
         (lambda i: i.update(np.full((1, 7), np.inf), ["sea"]), "not finite"),
     ],
 )
@@ -201,6 +213,28 @@ def test_reopening_between_rounds_changes_nothing(tmp_path):
     assert stay.keys() == reopen.keys()
     for name in stay.keys() - {"catalog.db"}:  # which holds the times
         assert stay[name] == reopen[name], name
+
+
+def test_an_update_in_a_process_of_its_own_gives_the_same_bytes(tmp_path):
+    """Each process orders its hashes anew; nothing on disk may depend on that."""
+    script = (
+        "import sys\nfrom conftest import tagged\nfrom woh_faiss import WOHIndex\n"
+        "with WOHIndex.open(sys.argv[1]) as index:\n    index.update(*tagged(int(sys.argv[2])))\n"
+    )
+    for name in ("stay", "leave"):
+        with WOHIndex.create(tmp_path / name, **SMALL) as index:
+            for seed in range(3 if name == "stay" else 1):
+                index.update(*tagged(seed))
+    for seed in (1, 2):
+        subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / "leave"), str(seed)],
+            env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(Path(__file__).parent)},
+            check=True,
+        )
+    stay, leave = (files_of(tmp_path / name) for name in ("stay", "leave"))
+    assert stay.keys() == leave.keys()
+    for name in stay.keys() - {"catalog.db"}:
+        assert stay[name] == leave[name], name
 
 
 def test_two_writers_in_turn_learn_from_the_newest_state(tmp_path):
@@ -241,6 +275,18 @@ def test_a_reader_keeps_its_snapshot_until_refresh(index):
         assert not reader.refresh()
         assert reader.ntotal == 80
         for got, want in zip(reader.search(xq, 90), index.search(xq, 90), strict=True):
+            assert_array_equal(got, want)
+
+
+def test_a_reader_outlives_the_model_file_it_reads(index):
+    """Only the newest two models are kept; who came before that goes on with the one he opened."""
+    xq, _ = tagged(8, n=3)
+    expected = index.search(xq, 50)
+    with WOHIndex.open(index.path) as reader:  # has read nothing of its model yet
+        for seed in range(1, 4):
+            index.update(*tagged(seed))
+        assert not (index.path / "model-1.npz").exists()
+        for got, want in zip(reader.search(xq, 50), expected, strict=True):
             assert_array_equal(got, want)
 
 
@@ -302,6 +348,29 @@ def test_build_learns_all_or_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.woh"]
 
 
+def test_build_takes_back_all_of_it_whatever_stops_it(tmp_path):
+    def chunks(error):
+        yield Chunk.of(*tagged(0))
+        raise error
+
+    for error in (KeyboardInterrupt, MemoryError, InputError("a third file that cannot be read")):
+        with pytest.raises(error if isinstance(error, type) else InputError):
+            WOHIndex.build(tmp_path / "a.woh", chunks(error), **SMALL)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_build_is_not_in_the_way_of_what_is_there(tmp_path):
+    """A dead link is something; what a killed build of the same process number left is not."""
+    (tmp_path / "link.woh").symlink_to("nowhere")
+    with pytest.raises(StoreError, match=r"link\.woh exists already"):
+        WOHIndex.build(tmp_path / "link.woh", [Chunk.of(*tagged(0))], **SMALL)
+    WOHIndex.create(tmp_path / f".a.woh.building-{os.getpid()}").close()
+    WOHIndex.build(tmp_path / "a.woh", [Chunk.of(*tagged(0))], **SMALL).close()
+    assert {path.name for path in tmp_path.iterdir()} == {"link.woh", "a.woh"}
+    with pytest.raises(StoreError, match="File name too long"):
+        WOHIndex.build(tmp_path / ("a" * 300), [], **SMALL)
+
+
 def test_extend_checks_every_file_before_the_first_is_committed(index, tmp_path):
     good = save_chunk(tmp_path / "good.npz", 1)
     before = files_of(index.path)
@@ -312,12 +381,16 @@ def test_extend_checks_every_file_before_the_first_is_committed(index, tmp_path)
     taken = save_chunk(tmp_path / "taken.npz", 3, n=1, ids=[5])
     named = save_chunk(tmp_path / "named.npz", 3, n=1, keys=["x"])
     again = save_chunk(tmp_path / "again.npz", 4, n=1, keys=["x"])
+    next_free = save_chunk(tmp_path / "next_free.npz", 4, n=2, ids=[200, 60])
+    largest = save_chunk(tmp_path / "largest.npz", 4, n=1, ids=[2**63 - 1])
     for paths, message in (
         ([good, tmp_path / "narrow.npz"], r"narrow\.npz: features have 3 columns"),
         ([good, tmp_path / "untagged.npz"], r"untagged\.npz has no tags to learn from"),
         ([one, good, twin], r"id 90 is both in .*one\.npz and in .*twin\.npz"),
         ([good, taken], r"taken\.npz: id 5 is in the index already"),
         ([named, again], r"key 'x' is both in"),
+        ([good, next_free], r"next_free\.npz: id 60 is what an item of .*good\.npz, which has no ids, gets"),
+        ([largest, good], "do not fit in 64 signed bits"),
         ([good, tmp_path / "none.npz"], r"none\.npz"),
     ):
         with pytest.raises(InputError, match=message):

@@ -89,19 +89,32 @@ class Grower:
         return self._store.round(committed.round)
 
     def check(self, paths: Sequence[str | os.PathLike[str]], learn: bool) -> None:
-        """Refuse what would stop these chunk files after the first: widths, tags, ids and keys.
+        """Refuse what would stop these chunk files after the first: widths, tags, keys, ids given or not.
 
         Keeps names, not features, so that it needs the memory of one chunk.
         """
+        self._store.refresh()
         d = load_hasher(self._store).d if self._store.snapshot.model else None
         seen: dict[int | str, str] = {}
+        next_id, numbered = self._store.snapshot.next_id, list[tuple[int, int, str]]()
         for path in [os.fsdecode(path) for path in paths]:
             chunk = read_chunk(path)
             d = validate.features(chunk.features[:0], d=d, name=f"{path}: features").shape[1]
             if learn and chunk.tags is None:
                 raise InputError(f"{path} has no tags to learn from; 'woh-index add' only encodes it")
-            names: list[int | str] = [] if chunk.ids is None else chunk.ids.tolist()
-            names += [] if chunk.keys is None else chunk.keys.tolist()
+            names: list[int | str] = [] if chunk.keys is None else chunk.keys.tolist()
+            if chunk.ids is None:
+                numbered.append((next_id, len(chunk), path))
+                next_id += len(free_ids(next_id, len(chunk)))
+            else:
+                for first, n, earlier in numbered:
+                    if (taken := chunk.ids[(chunk.ids >= first) & (chunk.ids < first + n)]).size:
+                        raise InputError(
+                            f"{path}: id {taken[0]} is what an item of {earlier}, which has no ids, gets; "
+                            f"give {path} first, or ids in every file"
+                        )
+                next_id = max(next_id, int(chunk.ids.max()) + 1)
+                names += chunk.ids.tolist()
             for name in names:
                 if name in seen:
                     kind = "key" if isinstance(name, str) else "id"
@@ -142,17 +155,20 @@ def new_ids(chunk: Chunk, writing: Writing) -> NDArray[np.int64]:
             f"key {used[0]!r} is in the index already ({len(used)} of {len(chunk)} are); leave them out"
         )
     if chunk.ids is None:
-        if writing.next_id > np.iinfo(np.int64).max - len(chunk):
-            raise InputError(
-                f"ids after {writing.next_id - 1} do not fit in 64 signed bits; give ids with the chunk"
-            )
-        return np.arange(writing.next_id, writing.next_id + len(chunk), dtype=np.int64)
+        return free_ids(writing.next_id, len(chunk))
     known = writing.known_ids(chunk.ids)
     if len(known):
         raise InputError(
             f"id {known[0]} is in the index already ({len(known)} of {len(chunk)} are); leave them out"
         )
     return chunk.ids
+
+
+def free_ids(first: int, n: int) -> NDArray[np.int64]:
+    """n ids from `first` on, the largest ever used plus 1; InputError where int64 ends before them."""
+    if first > np.iinfo(np.int64).max - n:
+        raise InputError(f"ids after {first - 1} do not fit in 64 signed bits; give ids with the chunk")
+    return np.arange(first, first + n, dtype=np.int64)
 
 
 def digest(chunk: Chunk) -> str:

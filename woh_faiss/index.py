@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from . import codes
 from .chunks import Chunk, read_chunk
 from .config import WOHConfig
-from .errors import StoreError
+from .errors import InputError, StoreError
 from .reading import IndexReader
 from .store import Round, Store
 
@@ -68,11 +68,12 @@ class WOHIndex(IndexReader):
             As `create` and `update`.
         """
         final = Path(path)
-        if final.exists():
+        if os.path.lexists(final):
             raise StoreError(
                 f"{final} exists already; 'woh-index update' extends it, or choose another --index"
             )
         unfinished = final.with_name(f".{final.name}.building-{os.getpid()}")
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a killed build that had this process id
         try:
             with cls.create(unfinished, config, **hyper) as index:
                 for chunk in chunks:
@@ -162,5 +163,9 @@ def _as_chunk(
     features: Chunk | ArrayLike, tags: Any, ids: ArrayLike | None, keys: Sequence[str] | None
 ) -> Chunk:
     if isinstance(features, Chunk):
+        if tags is not None or ids is not None or keys is not None:
+            raise InputError(
+                "a Chunk brings its own tags, ids and keys; give them to Chunk.of, not beside it"
+            )
         return features
     return Chunk.of(features, tags, ids=ids, keys=keys)

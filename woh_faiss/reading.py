@@ -112,6 +112,7 @@ class IndexReader:
 
     def id_of(self, key: str) -> int:
         """The id of the item whose key is `key`; a StoreError if there is none."""
+        (key,) = validate.texts([key], "key")
         found = self._store.id_of_key(key)
         if found is None:
             raise StoreError(
@@ -202,7 +203,7 @@ class IndexReader:
         self, H: NDArray[np.float64], k: int, rerank: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Scores and ids of the k best of the `rerank` nearest items, for queries H = φ(x)P (nq, r)."""
-        _, I, stored = self._store.search_codes(codes.pad(codes.pack(H)), rerank)
+        _, I, stored = self._store.search_codes(codes.pad(codes.pack(H)), min(rerank, max(k, self.ntotal)))
         S = np.where(I == NO_ID, -np.inf, scores(H, stored[:, :, : H.shape[1] // 8])).astype(np.float32)
         best = np.argsort(-S, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)
@@ -210,10 +211,10 @@ class IndexReader:
     def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
         k = validate.neighbours(k)
-        ids = np.atleast_1d(np.asarray(ids, np.int64))
-        D, I = self._store.search(self._store.codes(ids), k + 1)
+        ids = np.atleast_1d(np.asarray(ids))
+        D, I = self._store.search(self._store.codes(ids), k + 1)  # which checks the ids
         # Drop the item itself; behind more than k duplicates of it, it was not found: drop the last then.
-        own = ids[:, None] == I
+        own = ids.astype(np.int64)[:, None] == I
         own[~own.any(axis=1), -1] = True
         return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
 
