@@ -9,8 +9,20 @@ from typing import Any
 from .errors import ConfigError
 
 #: What each preset sets. "paper": Zhan et al. 2021, section 4.1, with the constants of the published code.
+#: "adaptive": this project's; docs/adaptive.md has the difference in one table, and what each part is worth.
 PRESETS: dict[str, dict[str, Any]] = {
+    "adaptive": {
+        "start": "semantic",
+        "alpha": 0.01,
+        "beta": 0.0,
+        "theta": 1.0,
+        "mu": 0.5,
+        "iterations": 3,
+        "sweeps": 3,
+        "refresh_statistics": True,
+    },
     "paper": {
+        "start": "random",
         "alpha": 300.0,
         "beta": 0.1,
         "theta": 0.1,
@@ -20,6 +32,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "refresh_statistics": False,
     },
 }
+
+STARTS = ("random", "semantic")
 
 #: Default of a field that the preset decides; `__post_init__` replaces it, so no reader ever meets it.
 _PRESET: Any = None
@@ -37,8 +51,12 @@ class WOHConfig:
         Where the fields marked * come from unless they are given: a name in `PRESETS`.
     anchors : int
         Size m of the kernel map; a first chunk of fewer items gives that many anchors.
+    start : str
+        * "random": codes start at random and are measured in the raw units of Eq. 4. "semantic": they
+        start from what features and tags agree on, and every block is measured in units of its own energy.
     alpha : float
-        * Weight of the ridges on W, U, V, P, > 0 (Eq. 4).
+        * Weight of the ridges on W, U, V, P, > 0 (Eq. 4); with a semantic start on W and V only, as a share
+        of a bit's energy.
     beta, theta, mu : float
         * Weights of the feature, word-vector and hash-function blocks (Eq. 4); 0 leaves a block out.
     iterations : int
@@ -60,8 +78,9 @@ class WOHConfig:
     """
 
     bits: int = 64
-    preset: str = "paper"
+    preset: str = "adaptive"
     anchors: int = 1000
+    start: str = _PRESET
     alpha: float = _PRESET
     beta: float = _PRESET
     theta: float = _PRESET
@@ -96,6 +115,10 @@ class WOHConfig:
                 raise ConfigError(f"{name} is {value!r}, expected a finite number of at least 0")
         if not self.alpha > 0:
             raise ConfigError(f"alpha is {self.alpha}, expected more than 0 (it keeps every system solvable)")
+        if self.start not in STARTS:
+            raise ConfigError(f"start is {self.start!r}, expected one of {', '.join(STARTS)}")
+        if self.start == "semantic" and self.beta:
+            raise ConfigError(f"beta is {self.beta}, expected 0 with a semantic start, which has no feature block")
         if not isinstance(self.refresh_statistics, bool):
             raise ConfigError(f"refresh_statistics is {self.refresh_statistics!r}, expected true or false")
 

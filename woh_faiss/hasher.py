@@ -64,10 +64,23 @@ class Hasher:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its numbers by name, but for the anchors, which are stored once and apart."""
-        return {"P": self.P, "mean": self.kernel.mean, "width": np.asarray(self.kernel.width)}
+        kernel = self.kernel
+        return {
+            "P": self.P,
+            "mean": kernel.mean,
+            "width": np.asarray(kernel.width),
+            "scale": np.asarray(kernel.scale),
+            "unit": np.asarray(kernel.unit),
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], anchors: NDArray[Any]) -> Hasher:
         """The inverse of `arrays`, with the anchors (m, d)."""
-        kernel = Kernel(np.asarray(anchors, np.float64), float(arrays["width"]), arrays["mean"])
+        kernel = Kernel(
+            np.asarray(anchors, np.float64),
+            width=float(arrays["width"]),
+            mean=arrays["mean"],
+            scale=float(arrays["scale"]),
+            unit=bool(arrays["unit"]),
+        )
         return cls(kernel, arrays["P"])

@@ -38,9 +38,16 @@ def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
     return np.maximum(D, 0.0, out=D)
 
 
+def unit_rows(X: NDArray[Any]) -> Matrix:
+    """Rows of X (n, d) scaled to length 1 in float64; a row of zeros stays one."""
+    X = np.asarray(X, dtype=np.float64)
+    length = np.linalg.norm(X, axis=1, keepdims=True)
+    return np.divide(X, length, out=np.zeros_like(X), where=length > 0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """φ(x) = exp(−‖x − a‖² / 2w) − mean, for ever the same.
+    """φ(x) = (exp(−‖x − a‖² / 2w) − mean) / scale, for ever the same.
 
     Attributes
     ----------
@@ -50,15 +57,24 @@ class Kernel:
         w, the mean squared distance of the first chunk to the anchors.
     mean : (m,) float64
         Column means of the uncentred map over the first chunk.
+    scale : float
+        1 for the paper's map; else what makes the mean ‖φ‖² of the first chunk 1.
+    unit : bool
+        Whether x is scaled to length 1 first.
     """
 
     A: Matrix
     width: float
     mean: Matrix
+    scale: float = 1.0
+    unit: bool = False
 
     @classmethod
-    def fit(cls, X: NDArray[Any], A: NDArray[Any]) -> Kernel:
+    def fit(cls, X: NDArray[Any], A: NDArray[Any], *, energy: bool = False) -> Kernel:
         """Freeze width and means on the first chunk X (n, d) for the anchors A (m, d).
+
+        With `energy` the map is the one of a semantic start: rows of length 1, half the width, mean
+        ‖φ‖² = 1. A has rows of length 1 (or means of two such rows) then.
 
         Raises
         ------
@@ -66,25 +82,32 @@ class Kernel:
             All items are alike, so that there is no width.
         """
         A = np.asarray(A, dtype=np.float64)
-        total = sum(float(squared_distances(X[rows], A).sum()) for rows in blocks(len(X)))
-        width = total / (len(X) * len(A))
+        ready = unit_rows if energy else np.asarray
+        total = sum(float(squared_distances(ready(X[rows]), A).sum()) for rows in blocks(len(X)))
+        width = total / (len(X) * len(A)) / (2 if energy else 1)
         if not width > 0:
             raise InputError(
                 f"the {len(X)} items of the first chunk all have the same features; "
                 "give a chunk whose items differ"
             )
-        uncentred = cls(A, width, np.zeros(len(A)))
+        uncentred = cls(A, width, np.zeros(len(A)), unit=energy)
         mean = np.sum([uncentred.map(X[rows]).sum(axis=0) for rows in blocks(len(X))], axis=0) / len(X)
-        return cls(A, width, mean)
+        if not energy:
+            return cls(A, width, mean)
+        centred = cls(A, width, mean, unit=True)
+        squares = sum(float(np.square(centred.map(X[rows])).sum()) for rows in blocks(len(X)))
+        return cls(A, width, mean, scale=float(np.sqrt(squares / len(X))), unit=True)
 
     def map(self, X: NDArray[Any]) -> Matrix:
         """φ of the rows of X: (n, d) of any real dtype → (n, m) float64."""
         phi = np.empty((len(X), len(self.A)))
         for rows in blocks(len(X)):
-            K = squared_distances(X[rows], self.A)
+            K = squared_distances(unit_rows(X[rows]) if self.unit else X[rows], self.A)
             K /= -2.0 * self.width
             np.exp(K, out=K)
             np.subtract(K, self.mean, out=phi[rows])
+        if self.scale != 1:
+            phi /= self.scale
         return phi
 
 

@@ -25,7 +25,7 @@ depend on B.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,10 @@ Matrix = NDArray[np.float64]
 
 #: Smallest residual norm: a row that is explained exactly would otherwise weigh 1/0, then poison W.
 FLOOR = 1e-8
+
+
+#: The same where every block is in units of its energy: tag rows have length 1.
+UNIT_FLOOR = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,21 +73,21 @@ def sign(H: Matrix) -> Matrix:
     return np.where(H >= 0, 1.0, -1.0)
 
 
-def factor(C: Matrix, ridge: float) -> Any:
-    """Cholesky factor of C + ridge I, for `scipy.linalg.cho_solve`; C (p, p) symmetric, ridge > 0."""
+def factor(C: Matrix, ridge: float | Matrix) -> Any:
+    """Cholesky factor of C + diag(ridge), for `scipy.linalg.cho_solve`; C (p, p) symmetric, ridge > 0."""
     A = C.copy()
     A.flat[:: len(A) + 1] += ridge
     try:
         return cho_factor(A, lower=True, overwrite_a=True, check_finite=False)
     except LinAlgError as error:
         error.add_note(
-            f"a {len(C)} x {len(C)} statistic plus {ridge:g} I is not positive definite; "
+            f"a {len(C)} x {len(C)} statistic plus {np.max(ridge):g} I is not positive definite; "
             "raise alpha, or look for features of very large size"
         )
         raise
 
 
-def regression(C: Matrix, T: Matrix, ridge: float) -> Matrix:
+def regression(C: Matrix, T: Matrix, ridge: float | Matrix) -> Matrix:
     """min_M Σ‖t_i − b_i M‖² + ridge ‖M‖², from C = Σ bᵀb (r, r) and T = Σ bᵀt (r, p): (r, p).
 
     With ridge = α/β it is U (Eq. 6), with α/θ it is V (Eq. 9), and with α and weighted sums W (Eq. 13).
@@ -91,27 +95,30 @@ def regression(C: Matrix, T: Matrix, ridge: float) -> Matrix:
     return np.asarray(cho_solve(factor(C, ridge), T, check_finite=False))
 
 
-def weights(B: Matrix, W: Matrix, YW: Matrix, y2: Matrix) -> Matrix:
-    """k_i = 1 / max(‖y_i − b_i W‖₂, FLOOR): (n,).
+def weights(B: Matrix, W: Matrix, YW: Matrix, y2: Matrix, floor: float = FLOOR) -> Matrix:
+    """k_i = 1 / max(‖y_i − b_i W‖₂, floor): (n,).
 
     The residual is expanded, ‖y‖² − 2 b·(W yᵀ) + b (W Wᵀ) bᵀ, so that Y stays sparse.
     `YW` is Y Wᵀ (n, r) and `y2` holds ‖y_i‖² (n,).
     """
     squared = y2 - 2.0 * np.einsum("ij,ij->i", B, YW) + np.einsum("ij,ij->i", B @ (W @ W.T), B)
-    k: Matrix = 1.0 / np.maximum(np.sqrt(np.maximum(squared, 0.0)), FLOOR)
+    k: Matrix = 1.0 / np.maximum(np.sqrt(np.maximum(squared, 0.0)), floor)
     return k
 
 
-def descend(B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int) -> Matrix:
+def descend(
+    B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int, tagged: Matrix | float = 1.0
+) -> Matrix:
     """Discrete cyclic coordinate descent over the bits (Eq. 16): new codes (n, r).
 
-    b_l ← sign(Q_l − k∘(B HW)_l − (B H)_l), l ascending, in place, `sweeps` times. HW = W Wᵀ and
-    H = β U Uᵀ + θ V Vᵀ come with zero diagonals, which is what B₋ₗ W₋ₗ w_l means.
+    b_l ← sign(Q_l − k∘(B HW)_l − tagged∘(B H)_l), l ascending, in place, `sweeps` times. HW = W Wᵀ and
+    H = β U Uᵀ + θ V Vᵀ come with zero diagonals, which is what B₋ₗ W₋ₗ w_l means. `tagged` (n,) is 0 for
+    items whose tags say nothing (k is 0 for them, too), else 1.
     """
     B = np.array(B, order="F")
     for _ in range(sweeps):
         for l in range(B.shape[1]):
-            B[:, l] = sign(Q[:, l] - k * (B @ HW[:, l]) - B @ H[:, l])
+            B[:, l] = sign(Q[:, l] - k * (B @ HW[:, l]) - tagged * (B @ H[:, l]))
     return B
 
 
@@ -178,3 +185,71 @@ def learn_round(
         stats = base.with_codes(B, phi, Z).with_weights(B, weights(B, W, YW, y2), Y)
         P = cho_solve(C3_factor, stats.C4, check_finite=False)
     return Round(B=B, P=P, W=W, stats=stats)
+
+
+def learn_energy_round(
+    G: Matrix, Y: csr_array, Z: Matrix, tagged: Matrix, W0: Matrix | None, past: Statistics, config: WOHConfig
+) -> tuple[Matrix, Matrix, Statistics]:
+    """The same steps with every block in units of its own energy, from a given aim G of the codes.
+
+    Three things differ from `learn_round`; docs/adaptive.md says why. The codes B⁺ = [B, 1] that explain
+    tags and word vectors have a constant column, whose row of V and W is not penalised. The hash function's
+    prediction in Q is not made anew in the loop: it is the fixed aim G. Items without tags take part in
+    neither V nor W.
+
+    Parameters
+    ----------
+    G : (n, r)
+        What features and tags ask of each bit; codes start at its sign.
+    Y, Z : (n, c) CSR, (n, f)
+        Tag rows of length 1 and word vectors of mean energy 1; zeros where `tagged` is 0.
+    tagged : (n,)
+        1 for items with a known tag, else 0.
+    W0 : (r + 1, c) or None
+        W of the round before; None in round 1.
+    past : Statistics
+        Of the rounds before, C1, C5, D1, D2 with r + 1 rows; C2 and C3 are the caller's.
+
+    Returns
+    -------
+    B : (n, r)
+        Final codes.
+    W : (r + 1, c)
+        Codes to tags.
+    stats : Statistics
+        C1, C5, D1, D2 of the final codes.
+    """
+    r = G.shape[1]
+    free = np.append(np.ones(r), 1e-6)  # the ridge spares the constant row, but for solvability
+    y2 = np.asarray(Y.multiply(Y).sum(axis=1), dtype=np.float64).ravel()
+    B, W = sign(G), W0
+    YW = None if W is None else Y @ W.T
+
+    def explaining(B: Matrix) -> Matrix:
+        return np.column_stack([B, np.ones(len(B))]) * tagged[:, None]  # B+, n x (r + 1)
+
+    def k_of(Bp: Matrix, W: Matrix, YW: Matrix) -> Matrix:
+        return tagged * weights(Bp, W, YW, y2, UNIT_FLOOR)
+
+    for _ in range(config.iterations):
+        Bp = explaining(B)
+        C1, C5 = past.C1 + Bp.T @ Bp, past.C5 + Bp.T @ Z
+        n = C1[-1, -1]  # tagged items so far: the constant column counts them
+        V = regression(C1, C5, config.alpha * max(n, 1.0) * free)  # Eq. 9
+        k = tagged if W is None or YW is None else k_of(Bp, W, YW)
+        stats = past.with_weights(Bp, k, Y)
+        W = regression(stats.D1, stats.D2, config.alpha * max(np.trace(stats.D1) / (r + 1), 1e-12) * free)  # Eq. 13
+        YW = Y @ W.T  # n x (r + 1)
+        k = k_of(Bp, W, YW)
+        VV, WW = V @ V.T, W @ W.T
+        Q = config.mu / r * G
+        Q += config.theta * tagged[:, None] * (Z @ V[:r].T - VV[-1, :r])
+        Q += k[:, None] * (YW[:, :r] - WW[-1, :r])
+        HW, H = without_diagonal(WW[:r, :r]), config.theta * without_diagonal(VV[:r, :r])
+        B = descend(B, Q, k, HW, H, config.sweeps, tagged)
+
+    Bp = explaining(B)
+    if W is None or YW is None:  # iterations >= 1 by config
+        raise ValueError("no iteration was made")
+    final = past.with_weights(Bp, k_of(Bp, W, YW), Y)
+    return B, W, replace(final, C1=past.C1 + Bp.T @ Bp, C5=past.C5 + Bp.T @ Z)

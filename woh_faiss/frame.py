@@ -1,0 +1,63 @@
+"""Round 1 of a semantic start: the directions that tags share with features, turned so that signs lose least.
+
+With φ (n, m) and the tag target T (n, c + f), the ridge prediction of T from φ has covariance A'A for
+A(ρ) = L^½ (L + ρ)⁻¹ Q'φ'T, C3 = φ'φ = Q L Q'. Its top r right singular vectors E are the tag directions that can be
+seen in the features (reduced-rank regression); ITQ (Gong and Lazebnik, CVPR 2011) turns them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+
+from .solver import sign
+
+Matrix = NDArray[np.float64]
+
+#: ITQ iterations; more change nothing, restarts neither.
+ITQ = 40
+
+
+def directions(
+    eigen: tuple[Matrix, Matrix], S: Matrix, rho: float, r: int, rng: np.random.Generator
+) -> tuple[Matrix, Matrix]:
+    """E (p, r), and R (m, r) with φR the ridge prediction of TE, for S = φ'T (m, p).
+
+    `eigen` holds the eigenvalues L (m,) and eigenvectors Q (m, m) of C3. With fewer than r directions they are
+    spread over all bits at random. The signs of eigenvectors are arbitrary: each column's largest entry is made
+    positive, so that equal inputs give equal codes on any LAPACK.
+    """
+    L, Q = np.maximum(eigen[0], 0.0), eigen[1]
+    QS = Q.T @ S  # m x p
+    A = (np.sqrt(L) / (L + rho))[:, None] * QS  # m x p
+    m, rank = len(A), min(r, *S.shape)
+    energy, u = eigh(A @ A.T, subset_by_index=[m - rank, m - 1])
+    kept = energy[::-1] > 1e-9 * max(energy[-1], 1e-300)
+    E = A.T @ u[:, ::-1][:, kept]  # p x rank
+    E /= np.maximum(np.linalg.norm(E, axis=0), 1e-300)
+    E *= np.where(E[np.argmax(np.abs(E), axis=0), np.arange(E.shape[1])] < 0, -1.0, 1.0)
+    if E.shape[1] < r:
+        E = E @ rng.standard_normal((E.shape[1], r)) / np.sqrt(max(E.shape[1], 1))
+    return E, Q @ ((QS @ E) / (L + rho)[:, None])
+
+
+def rotation(H: Matrix, rng: np.random.Generator) -> Matrix:
+    """The orthogonal R (r, r) for which sign(HR) loses least of H (n, r), by ITQ from a random start."""
+    R = np.linalg.qr(rng.standard_normal((H.shape[1],) * 2))[0]
+    for _ in range(ITQ):
+        left, _, right = np.linalg.svd(sign(H @ R).T @ H)
+        R = (left @ right).T
+    return R
+
+
+def unit(H: Matrix) -> Matrix:
+    """H in units of the root mean square of its entries; zeros stay zeros."""
+    rms = np.sqrt(np.square(H).mean()) if H.size else 0.0
+    return H / rms if rms > 0 else H
+
+
+def cosine(G: Matrix, H: Matrix) -> float:
+    """Cosine of two matrices as vectors; 0 where one is zero."""
+    size = np.sqrt(np.square(G).sum() * np.square(H).sum())
+    return float((G * H).sum() / size) if size > 0 else 0.0
