@@ -1,17 +1,22 @@
 """The command line: what it prints, how it fails."""
 
+import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import save_chunk, tagged
+from conftest import WORDS, save_chunk, tagged
 
 from woh_faiss import WOHIndex, __version__
+from woh_faiss.errors import LockedError
+from woh_faiss_cli.build import progress
 from woh_faiss_cli.main import main
 
 BUILD = ["--bits", "16", "--anchors", "20"]
@@ -81,6 +86,44 @@ def test_rerank_prints_scores(here):
     assert "score" in run("query", "queries.npz", "--rerank", 40).stdout
 
 
+def test_a_folder_is_a_chunk_too(here):
+    X, tags = tagged(6)
+    (here / "my folder").mkdir()
+    for name, array in {
+        "features": X,
+        "tags": [given[0] for given in tags],
+        "ids": np.arange(40) + 900,
+    }.items():
+        np.save(f"my folder/{name}.npy", array)
+    assert "round 2: 40 items appended, 40 learned from" in run("update", "my folder").stderr
+    assert json.loads(run("query", "--id", 939, "-k", 1, "--json").stdout)["query"] == 939
+
+
+@pytest.mark.parametrize("work", [range(3), range(1)])
+def test_a_bar_on_a_terminal_when_there_is_more_than_one(monkeypatch, work):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert list(progress(iter(work), len(work))) == list(work)
+    assert ("chunks" in terminal.getvalue()) is (len(work) > 1)
+
+
+def test_without_word_vectors_or_with_them(here):
+    (here / "words.txt").write_text("".join(f"{word} {i} 1 -{i}\n" for i, word in enumerate(WORDS)))
+    done = run("build", "chunk-0.npz", "--index", "w.woh", *BUILD, "--word-vectors", "words.txt")
+    assert "6 tags known, 6 of 6 new ones with a word vector" in done.stderr
+    (here / "words.txt").unlink()
+    assert "6 tags known; 80 items" in run("update", "chunk-1.npz", "--index", "w.woh").stderr
+
+
+def test_a_locked_index_is_an_error_too(here, monkeypatch):
+    def extend(*_, **__):
+        raise LockedError("index.woh is being written by another process")
+
+    monkeypatch.setattr(WOHIndex, "extend", extend)
+    assert run("update", "chunk-1.npz", code=1).stderr.startswith("Error: index.woh is being written")
+
+
 def test_more_neighbours_than_items_are_noted_and_left_out(here):
     result = run("query", "queries.npz", "-k", 50, "--json")
     assert len(result.stdout.splitlines()) == 3 * 40
@@ -92,7 +135,12 @@ def test_an_empty_index_is_no_error(here):
     result = run("query", "queries.npz", "--index", "empty.woh", "--json")
     assert result.stdout == ""
     assert result.stderr == "note: empty.woh is empty; 'woh-index update' appends items\n"
-    assert "0" in run("info", "--index", "empty.woh").stdout
+    assert json.loads(run("info", "--index", "empty.woh", "--json").stdout)["ntotal"] == 0
+    assert re.search(r"ntotal +0\b", run("info", "--index", "empty.woh").stdout)
+    refused = run("add", "rest.npz", "--index", "empty.woh", code=1).stderr
+    assert refused.startswith("Error: ")
+    assert "has learned nothing yet" in refused
+    assert "round 1: 40 items" in run("update", "chunk-0.npz", "--index", "empty.woh").stderr
 
 
 def test_features_come_from_npz_npy_or_a_folder(here):
@@ -120,10 +168,8 @@ def test_info(here):
 def test_the_index_is_where_index_or_the_environment_says(here, name):
     run("build", "chunk-1.npz", *BUILD, "--index", name)
     assert json.loads(run("info", "--json", env={"WOH_INDEX": name}).stdout)["path"] == str(here / name)
-    assert (
-        json.loads(run("info", "--json", "--index", "index.woh", env={"WOH_INDEX": name}).stdout)["path"]
-        != name
-    )
+    given = run("info", "--json", "--index", "index.woh", env={"WOH_INDEX": name})
+    assert json.loads(given.stdout)["path"] == str(here / "index.woh")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +179,9 @@ def test_the_index_is_where_index_or_the_environment_says(here, name):
         (["query", "narrow.npz"], "features have 3 columns, the model was fitted with 7"),
         (["query", "broken.npz"], "broken.npz"),
         (["query", "--id", "99"], "id 99 is not in"),
+        (["query", "--id", "-1"], "id -1 is not in"),
+        (["query", "--id", str(2**63)], f"id {2**63} is not in"),
+        (["query", "--id", str(2**80)], "ids have dtype object, expected integers"),
         (["query", "--key", "x"], "has the key 'x'"),
         (["query", "queries.npz", "-k", "5", "--rerank", "2"], "rerank is 2, expected at least k = 5"),
         (["query", "queries.npz", "--index", "none.woh"], "no index at"),
@@ -143,6 +192,10 @@ def test_the_index_is_where_index_or_the_environment_says(here, name):
             "bits is 12, expected a multiple of 8",
         ),
         (["build", "rest.npz", "--index", "b.woh"], "has no tags to learn from"),
+        (["build", "chunk-1.npz", "rest.npz", "--index", "b.woh"], "has no tags to learn from"),
+        (["build", "chunk-1.npz", "--index", "rest.npz/b.woh"], "Not a directory"),
+        (["update", "rest.npz"], "has no tags to learn from"),
+        (["add", "rest.npz", "next.npz"], "next.npz: id 40 is what an item of rest.npz"),
         (
             ["build", "chunk-1.npz", "--index", "b.woh", "--word-vectors", "broken.npz"],
             "word vectors broken.npz",
@@ -157,6 +210,7 @@ def test_the_index_is_where_index_or_the_environment_says(here, name):
 def test_what_a_person_can_mend_is_one_line(here, arguments, message):
     np.savez("narrow.npz", features=np.ones((1, 3)))
     np.savez("nan.npz", features=np.array([[1.0] * 7, [np.nan] * 7]), tags=["sea", "hill"])
+    np.savez("next.npz", features=np.ones((1, 7)), ids=[40])
     np.savez("objects.npz", features=np.ones((2, 7)), tags=np.array([["a"], ["b", "c"]], dtype=object))
     (here / "broken.npz").write_bytes(b"PK\x03\x04 and then nothing")
     result = run(*arguments, code=1)
@@ -200,13 +254,109 @@ def test_version():
     assert run("--version").stdout == f"woh-index {__version__}\n"
 
 
-def test_as_a_real_process_and_into_a_closed_pipe(here):
-    command = [sys.executable, "-m", "woh_faiss_cli", "query", "queries.npz", "-k", "40", "--json"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
-    assert json.loads(process.stdout.readline())["rank"] == 1
-    process.stdout.close()  # the reader has seen enough
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait() == 0
+def process(*arguments, **more):
+    """A real process, its stderr, and (unless `stdout` says otherwise) its stdout."""
+    command = [sys.executable, "-m", "woh_faiss_cli", *map(str, arguments)]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 60, "check": False, **more}
+    return subprocess.run(command, **options)
+
+
+def test_as_a_real_process(here):
+    done = process("query", "queries.npz", "-k", 2, "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == run("query", "queries.npz", "-k", 2, "--json").stdout
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]])
+def test_a_reader_that_has_seen_enough(here, extra):
+    """What `| head -n 1` does; 100 x 40 lines do not fit in the pipe."""
+    np.save("many.npy", tagged(8, n=100)[0])
+    command = [sys.executable, "-m", "woh_faiss_cli", "query", "many.npy", "-k", "40", *extra]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["query", "queries.npz"],
+        ["query", "queries.npz", "--json"],
+        ["info"],
+        ["info", "--json"],
+        ["evaluate", "labelled.npz", "--bits", "8", "--chunks", "1"],
+    ],
+    ids=" ".join,
+)
+def test_nobody_reads_or_the_disk_is_full(here, arguments):
+    X, tags = tagged(0)
+    np.savez("labelled.npz", features=X, tags=[given[0] for given in tags], labels=np.arange(40) % 2)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = process(*arguments, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+    with Path("/dev/full").open("wb") as full:
+        done = process(*arguments, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"Error: cannot write the results: No space left on device")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_an_error_of_the_system_elsewhere_keeps_its_traceback(here, monkeypatch):
+    def search(*_, **__):
+        raise PermissionError(13, "Permission denied", "secret")
+
+    monkeypatch.setattr(WOHIndex, "search", search)
+    with pytest.raises(PermissionError):
+        CliRunner().invoke(main, ["query", "queries.npz"], catch_exceptions=False)
+
+
+def test_a_shell_may_close_stdout(here):
+    script = "exec >&-; exec " + " ".join(map(shlex.quote, [sys.executable, "-m", "woh_faiss_cli", "info"]))
+    done = subprocess.run(["sh", "-c", script], stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+HARD_KEYS = ["[bold]索引[/x] :smile:", "ключ 2\u20033", "é", "plain"]
+
+
+def test_keys_are_printed_as_they_are_or_escaped(here):
+    """No mark-up, no emoji codes; where stdout has another encoding, an escape instead of a traceback."""
+    X, _ = tagged(5, n=4)
+    np.savez("hard.npz", features=X, keys=HARD_KEYS)
+    run("add", "hard.npz")
+    assert all(key in run("query", "hard.npz", "-k", 44).stdout for key in HARD_KEYS)
+    for encoding in ("utf-8", "latin-1", "ascii"):
+        env = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = process("query", "hard.npz", "-k", 44, "--json", env=env)
+        assert done.stderr == b""
+        lines = [json.loads(line) for line in done.stdout.decode(encoding).splitlines()]
+        assert {line["query"] for line in lines} == set(HARD_KEYS) < {line["key"] for line in lines}
+        done = process("query", "--key", HARD_KEYS[0], env=env)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert ("索引" if encoding == "utf-8" else "\\u7d22\\u5f15") in done.stdout.decode(encoding)
+
+
+def test_undecodable_names_are_named(here):
+    for arguments in (
+        ["query", b"caf\xe9.npz"],
+        ["info", "--index", b"caf\xe9"],
+        ["query", "--key", b"\xff"],
+    ):
+        command = [sys.executable, "-m", "woh_faiss_cli", *arguments]
+        done = subprocess.run(command, capture_output=True, check=False)
+        assert done.returncode == 1
+        assert re.fullmatch(rb"Error: [^\n]*\\udc[ef][^\n]*\n", done.stderr)
+
+
+@pytest.mark.parametrize("k", [10**6 + 1, 10**12, 10**25])
+def test_any_k_needs_the_memory_of_what_is_there(here, k):
+    for extra in ([], ["--rerank", k]):
+        result = run("query", "queries.npz", "-k", k, "--json", *extra)
+        assert len(result.stdout.splitlines()) == 3 * 40
+        assert result.stderr == "note: index.woh holds only 40 items\n"
+    assert len(run("query", "--id", 3, "-k", k, "--json").stdout.splitlines()) == 39
+    assert len(run("query", "queries.npz", "-k", 1, "--rerank", k, "--json").stdout.splitlines()) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from conftest import SMALL, tagged
 
-from woh_faiss import WOH, WOHIndex, codes
+from woh_faiss import WOH, Chunk, WOHIndex, codes
+from woh_faiss.errors import StoreError
 from woh_faiss.store import files
 
 CHUNKS = {seed: tagged(seed, n=12) for seed in range(4)}
@@ -20,10 +22,19 @@ CHUNKS = {seed: tagged(seed, n=12) for seed in range(4)}
 def write(kind, path):
     """What the process that dies is doing."""
     with WOHIndex.open(path) as index:
-        if kind == "update":
-            index.update(*CHUNKS[1])
-        else:
+        if kind == "add":
             index.add(CHUNKS[1][0])
+        else:
+            index.update(*CHUNKS[1])
+
+
+def naive(*jobs):
+    """The stored codes after these (kind, chunk), from a trainer that never saw a disk."""
+    woh, stored = WOH(**SMALL), [np.empty((0, codes.stored_bits(SMALL["bits"]) // 8), np.uint8)]
+    for kind, seed in jobs:
+        X, tags = CHUNKS[seed]
+        stored.append(codes.pad(woh.encode(X) if kind == "add" else woh.partial_fit(X, tags).codes_))
+    return np.concatenate(stored)
 
 
 def die_at(step, work):
@@ -50,11 +61,14 @@ def die_at(step, work):
 
 
 def answers(path, rounds):
-    """Search results of the index, checked against its own codes; its number of items."""
+    """Its stored codes, after a look that search answers from them."""
     xq = CHUNKS[3][0]
     with WOHIndex.open(path) as index:
         assert len(index.rounds()) == rounds
         D, I = index.search(xq, 5)
+        if not rounds:
+            assert (I == -1).all()
+            return index._store.codes([])
         stored = index._store.codes(np.arange(index.ntotal))
         packed = codes.pad(index.encode(xq))
     distances = np.unpackbits(stored[None] ^ packed[:, None], axis=2).sum(axis=2)
@@ -69,54 +83,63 @@ def faiss_bytes(stored):
     return faiss.serialize_index_binary(plain).tobytes()
 
 
-@pytest.mark.parametrize("kind", ["update", "add"])
-def test_an_update_dies_at_every_step(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("before", "kind"), [([], "update"), ([("update", 0)], "update"), ([("update", 0)], "add")]
+)
+def test_a_death_at_any_step_leaves_the_old_index_or_the_new(tmp_path, before, kind):
     with WOHIndex.create(tmp_path / "start", **SMALL) as index:
-        index.update(*CHUNKS[0])
-    woh = WOH(**SMALL).partial_fit(*CHUNKS[0])
-    old = codes.pad(woh.codes_)
-    appended = woh.partial_fit(*CHUNKS[1]).codes_ if kind == "update" else woh.encode(CHUNKS[1][0])
-    new = np.concatenate([old, codes.pad(appended)])
-    after_two = np.concatenate([new, codes.pad(woh.partial_fit(*CHUNKS[2]).codes_)])
-    after_old = None
-    seen, step = [], 0
-    while True:
+        for _, seed in before:
+            index.update(*CHUNKS[seed])
+    done = [*before, (kind, 1)]
+    old, new = naive(*before), naive(*done)
+    # What is in the file once the next update has repaired the index and gone on, by whether it was new.
+    final = {
+        False: faiss_bytes(naive(*before, ("update", 2))),
+        True: faiss_bytes(naive(*done, ("update", 2))),
+    }
+    seen = []
+    for step in itertools.count():
         path = tmp_path / f"dies-{step}"
         shutil.copytree(tmp_path / "start", path)
         if not die_at(step, lambda path=path: write(kind, path)):
             break
         with WOHIndex.open(path) as index:
-            committed = index.ntotal == 24
+            committed = index.ntotal == len(new)
         seen.append(committed)
-        found = answers(path, rounds=2 if committed else 1)
-        np.testing.assert_array_equal(found, new if committed else old)
-        with WOHIndex.open(path) as index:  # the next update repairs and goes on
+        jobs = done if committed else before
+        np.testing.assert_array_equal(answers(path, rounds=len(jobs)), new if committed else old)
+        with WOHIndex.open(path) as index:
             index.update(*CHUNKS[2])
-        if not committed and after_old is None:
-            woh = WOH(**SMALL).partial_fit(*CHUNKS[0]).partial_fit(*CHUNKS[2])
-            after_old = np.concatenate([old, codes.pad(woh.codes_)])
-        final = after_two if committed else after_old
-        assert (path / "codes.faiss").read_bytes() == faiss_bytes(final)
-        expected = {
-            f"model-{t}.npz"
-            for t in ((2, 3) if committed and kind == "update" else (1, 3 if committed else 2))
+        assert len(answers(path, rounds=len(jobs) + 1)) == (len(jobs) + 1) * 12
+        assert (path / "codes.faiss").read_bytes() == final[committed]
+        trained = [t for t, (job, _) in enumerate([*jobs, ("update", 2)], start=1) if job == "update"]
+        assert {file.name for file in path.iterdir() if not file.name.startswith("catalog.db")} == {
+            *("codes.faiss", "ids.i64", "anchors.npy"),
+            *(f"model-{t}.npz" for t in trained[-2:]),
         }
-        assert {file.name for file in path.glob("model-*")} == expected
-        step += 1
     assert len(seen) >= 16
     assert seen == sorted(seen)  # old up to the commit, new from it on
     assert {True, False} == set(seen)
+    np.testing.assert_array_equal(answers(path, rounds=len(done)), new)  # of the one that was let live
 
 
-def test_a_build_that_dies_leaves_no_index(tmp_path):
-    path = tmp_path / "i.woh"
+def test_a_build_that_dies_anywhere_leaves_no_index_and_the_next_one_works(tmp_path):
+    def build(path):
+        WOHIndex.build(path, [Chunk.of(*CHUNKS[seed]) for seed in (0, 1)], **SMALL).close()
 
-    def build():
-        from woh_faiss import Chunk
-
-        WOHIndex.build(path, [Chunk.of(*CHUNKS[0])], **SMALL)
-
-    assert die_at(20, build)
-    assert not path.exists()
-    build()
-    assert len(answers(path, rounds=1)) == 12
+    expected = faiss_bytes(naive(("update", 0), ("update", 1)))
+    for step in itertools.count():
+        path = tmp_path / str(step) / "i.woh"
+        path.parent.mkdir()
+        if not die_at(step, lambda path=path: build(path)):
+            break
+        assert not path.exists()
+        with pytest.raises(StoreError, match="no index at"):
+            WOHIndex.open(path)
+        if step % 5 == 0:
+            build(path)
+            assert len(answers(path, rounds=2)) == 24
+            assert (path / "codes.faiss").read_bytes() == expected
+    assert step >= 48
+    assert [entry.name for entry in path.parent.iterdir()] == ["i.woh"]
+    assert (path / "codes.faiss").read_bytes() == expected

@@ -149,6 +149,12 @@ def test_an_item_behind_more_duplicates_than_k_is_still_left_out(index):
     assert I.shape == (1, 3)
 
 
+def test_a_short_list_longer_than_the_index_is_the_index(index):
+    xq, _ = tagged(3, n=2)
+    for got, want in zip(index.search(xq, 3, rerank=10**15), index.search(xq, 3, rerank=40), strict=True):
+        assert_array_equal(got, want)
+
+
 def test_describe_gives_keys_and_tags_and_no_empty_places(index):
     index.add(tagged(1, n=2)[0], [["New_York"], []], keys=["a b", "ключ"])
     found = index.describe(*index.search(tagged(1, n=2)[0], 50))

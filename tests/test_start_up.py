@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from conftest import tagged
 
+from woh_faiss_cli.main import main
+
 HEAVY = ("gensim", "scipy", "matplotlib", "pandas", "pyarrow")
 
 SCRIPT = """
@@ -34,11 +36,18 @@ def test_a_query_imports_nothing_heavy(index, tmp_path, extra):
     assert not modules & set(HEAVY)
 
 
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["query", "--id", "3"]])
+def test_nor_does_a_look_at_the_index(index, arguments):
+    assert not imported(*arguments, "--index", index.path) & set(HEAVY)
+
+
 def test_an_add_needs_no_matplotlib_and_no_gensim(index, tmp_path):
     np.savez(tmp_path / "q.npz", features=tagged(1, n=2)[0])
     assert not imported("add", tmp_path / "q.npz", "--index", index.path) & {"gensim", "matplotlib"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["query", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *[[name, "--help"] for name in main.commands]]
+)
 def test_help_and_version_import_no_arrays(arguments):
     assert not imported(*arguments) & {"numpy", "faiss", "rich", *HEAVY}
