@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
+from .adaptive import Adaptive, Past, learn_adaptive_round
 from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError, NotFittedError
@@ -82,6 +83,7 @@ class WOH:
         self._hasher: Hasher | None = None
         self._W: Matrix
         self._stats: Statistics
+        self._memory: Adaptive | None = None
 
     @property
     def hasher_(self) -> Hasher:
@@ -151,7 +153,10 @@ class WOH:
         )
         Y, Z_tags, trained = vocabulary.matrices(chunk.tags)
         Zs = Z_tags if Z is None else _checked("Z", Z, (len(chunk), None))
-        if trained.any():
+        if self.config.start == "semantic" and (self._hasher is not None or trained.any()):
+            hasher, W, stats, B, memory = self._semantic_round(chunk.features, Y, Zs, trained, vocabulary)
+        elif trained.any():
+            memory = None
             B0 = None if B0 is None else _checked("B0", B0, (len(chunk), config.bits))[trained]
             hasher, W, stats, B = self._round(chunk.features, Y, Zs, trained, B0)
         elif self._hasher is None:
@@ -160,14 +165,18 @@ class WOH:
                 f"{config.min_count} times; give a chunk with more tags, or a smaller min_count"
             )
         else:  # nothing to learn from: encode with the function there is
+            memory = None
             hasher, W, stats, B = self._hasher, self._W, self._stats, np.empty((0, config.bits))
 
         packed = np.empty((len(chunk), config.bits // 8), np.uint8)
-        packed[trained] = codes.pack(B)
-        packed[~trained] = hasher.encode(chunk.features[~trained])
-        self.rounds_ += bool(trained.any())
+        if memory is not None:  # items without a known tag were given codes, too
+            packed[:] = codes.pack(B)
+        else:
+            packed[trained] = codes.pack(B)
+            packed[~trained] = hasher.encode(chunk.features[~trained])
+        self.rounds_ += memory is not None or bool(trained.any())
         self.vocabulary_, self.coverage_, self.touched_ = vocabulary, coverage, touched
-        self._hasher, self._W, self._stats = hasher, W, stats
+        self._hasher, self._W, self._stats, self._memory = hasher, W, stats, memory
         self.codes_, self.trained_ = packed, trained
         return self
 
@@ -193,6 +202,25 @@ class WOH:
         phi = kernel.map(X[trained])
         learned = learn_round(phi, Y[trained], Z[trained], sign(B0), W, past, config)
         return Hasher(kernel, learned.P), learned.W, learned.stats, learned.B
+
+    def _semantic_round(
+        self, X: NDArray[Any], Y: Any, Z: Matrix, trained: NDArray[np.bool_], vocabulary: Vocabulary
+    ) -> tuple[Hasher, Matrix, Statistics, Matrix, Adaptive]:
+        """As `_round`, for a semantic start: codes of all items, and what is remembered beside the statistics."""
+        config = self.config
+        past = None
+        if self._hasher is not None and self._memory is not None:
+            past = Past(self._hasher.kernel, self._W, self._stats, self._memory)
+            if len(past.memory.side.z_mean) != Z.shape[1]:
+                raise InputError(
+                    f"word-vector means have {Z.shape[1]} columns, "
+                    f"the model was fitted with {len(past.memory.side.z_mean)}"
+                )
+        rng = np.random.default_rng((config.seed, self.rounds_ + 1))
+        df = np.array([vocabulary.counts[tag] for tag in vocabulary.tags], np.float64)
+        A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
+        done = learn_adaptive_round(X, Y, Z, trained, df, past, config, self.rounds_, rng, A)
+        return Hasher(done.kernel, done.P), done.W, done.stats, done.B, done.memory
 
     def _first_anchors(self, X: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         if self.A is not None:
