@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from woh_faiss.config import PRESETS
+
 #: Where the index is.
 index_option = click.option(
     "--index",
@@ -37,10 +39,10 @@ word_vectors_option = click.option(
 
 preset_option = click.option(
     "--preset",
-    type=click.Choice(["paper"]),
-    default="paper",
+    type=click.Choice(list(PRESETS)),
+    default="adaptive",
     show_default=True,
-    help="Constants of the learner.",
+    help="adaptive calibrates itself; paper has the published constants.",
 )
 
 

@@ -49,7 +49,7 @@ def test_is_frozen():
         ("beta", -1, "beta is -1, expected a finite number of at least 0"),
         ("theta", "1", "theta is '1', expected a finite number"),
         ("refresh_statistics", 1, "refresh_statistics is 1, expected true or false"),
-        ("preset", "best", "preset is 'best', expected one of paper"),
+        ("preset", "best", "preset is 'best', expected one of adaptive, paper"),
         ("lambda", 1, "unknown hyper-parameters lambda; known: bits, preset, anchors"),
     ],
 )

@@ -81,7 +81,7 @@ def test_stream_equals_the_definition(chunks, seed):
                 chunk.labels[held_out],
                 chunk.labels[so_far],
             )
-            expected.append(("woh", "paper", bits, t, score, 20, len(so_far)))
+            expected.append(("woh", "adaptive", bits, t, score, 20, len(so_far)))
     for name, distance in (("float-l2", l2), ("float-cosine", cosine)):
         X, L = chunk.features, chunk.labels
         score = mean_average_precision(X[held_out], X[rest], L[held_out], L[rest], distance=distance)
@@ -186,7 +186,7 @@ class TestJoined:
 
 class TestPlot:
     results: ClassVar[list[Result]] = [
-        *(Result("woh", "paper", bits, t, 0.1 * t, 5, 10 * t, 0.1) for bits in (8, 16) for t in (1, 2, 3)),
+        *(Result("woh", "adaptive", bits, t, 0.1 * t, 5, 10 * t, 0.1) for bits in (8, 16) for t in (1, 2, 3)),
         Result("float-l2", None, None, 3, 0.2, 5, 30, 0.0),
         Result("float-cosine", None, None, 3, 0.25, 5, 30, 0.0),
     ]

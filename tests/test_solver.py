@@ -118,7 +118,7 @@ def test_descend_leaves_its_input_alone_and_takes_sign_of_zero_as_plus():
 @pytest.mark.parametrize(("beta", "theta", "mu"), [(0.1, 0.1, 10.0), (2.0, 0.7, 0.3), (0.0, 5.0, 1.0)])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sweep_never_raises_the_objective(beta, theta, mu, seed):
-    config = WOHConfig(beta=beta, theta=theta, mu=mu, alpha=3.0)
+    config = WOHConfig(preset="paper", beta=beta, theta=theta, mu=mu, alpha=3.0)
     phi, Y, Z, B = chunk(seed)
     rng = np.random.default_rng(seed + 100)
     U, V, W = (rng.normal(size=(SHAPES["r"], SHAPES[s])) for s in ("m", "f", "c"))
@@ -159,7 +159,7 @@ def naive_round(phi, Y, Z, B, W, past, config):
 )  # fmt: skip
 def test_two_rounds_equal_the_naive_ones(hyper):
     """Also with a block left out, and with tags that only appear in round 2."""
-    config = WOHConfig(bits=8, **hyper)
+    config = WOHConfig(bits=8, preset="paper", **hyper)
     past, W = zero(), np.random.default_rng(7).normal(size=(SHAPES["r"], SHAPES["c"]))
     for seed, c in ((0, SHAPES["c"]), (1, SHAPES["c"] + 3)):
         phi, Y, Z, B0 = chunk(seed, c=c)
@@ -176,7 +176,7 @@ def test_two_rounds_equal_the_naive_ones(hyper):
 @pytest.mark.parametrize("alpha", [0.5, 300.0])
 def test_refreshed_statistics_are_those_of_the_final_codes(alpha):
     phi, Y, Z, B0 = chunk(0)
-    config = WOHConfig(bits=8, alpha=alpha, refresh_statistics=True)
+    config = WOHConfig(bits=8, preset="paper", alpha=alpha, refresh_statistics=True)
     W0 = np.random.default_rng(1).normal(size=(SHAPES["r"], SHAPES["c"]))
     learned = solver.learn_round(phi, csr_array(Y), Z, B0, W0, zero(), config)
     B, k = learned.B, 1 / np.linalg.norm(Y - learned.B @ learned.W, axis=1)
@@ -185,7 +185,9 @@ def test_refreshed_statistics_are_those_of_the_final_codes(alpha):
     assert_allclose(learned.stats.D2, B.T @ (k[:, None] * Y), rtol=1e-8, atol=1e-12)
     gradient = 2 * phi.T @ (phi @ learned.P - B) + 2 * alpha / config.mu * learned.P
     assert_allclose(gradient, 0, atol=1e-9)
-    parity = solver.learn_round(phi, csr_array(Y), Z, B0, W0, zero(), WOHConfig(bits=8, alpha=alpha))
+    parity = solver.learn_round(
+        phi, csr_array(Y), Z, B0, W0, zero(), WOHConfig(bits=8, preset="paper", alpha=alpha)
+    )
     assert_array_equal(parity.B, B)  # only what is remembered differs
 
 

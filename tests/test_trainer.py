@@ -23,13 +23,20 @@ def stream(seed=0, n=60, d=7):
 
 
 def make(**hyper):
-    return WOH(**{"bits": 16, "anchors": 20, "vector_size": 5, **hyper})
+    return WOH(**{"bits": 16, "preset": "paper", "anchors": 20, "vector_size": 5, **hyper})
+
+
+def make_adaptive(**hyper):
+    return make(**{"preset": "adaptive", **hyper})
 
 
 TRAINERS = {
     "paper": make,
     "paper-refreshed": lambda **h: make(refresh_statistics=True, **h),
     "paper-no-blocks": lambda **h: make(beta=0.0, theta=0.0, **h),
+    "adaptive": make_adaptive,
+    "adaptive-filling": lambda **h: make_adaptive(anchors=150, **h),  # anchors change in the second round
+    "adaptive-more-bits-than-tags": lambda **h: make_adaptive(bits=64, **h),
 }
 
 
@@ -47,7 +54,7 @@ def test_two_rounds_are_learn_round_on_kernel_tags_and_word_vectors():
     tags2 = [[*tags, "harbour"] for tags in tags2]  # a tag that appears only now
     anchors, W0 = X1[:9], rng.normal(size=(16, 6))
     starts = [rng.choice([-1.0, 1.0], size=(60, 16)) for _ in range(2)]
-    woh = WOH(WOHConfig(bits=16, vector_size=5), A=anchors, W0=W0)
+    woh = WOH(WOHConfig(bits=16, preset="paper", vector_size=5), A=anchors, W0=W0)
     kernel, past, W = Kernel.fit(X1, anchors), Statistics.zero(r=16, m=9, f=5, c=6), W0
     for X, tags, B0 in ((X1, tags1, starts[0]), (X2, tags2, starts[1])):
         woh.partial_fit(X, tags, B0=B0)

@@ -1,7 +1,7 @@
 """A round with a semantic start: what the codes aim at, and how stiff the hash function is.
 
-The solver's steps are the paper's (`solver.learn_energy_round`); here is what goes into them. docs/adaptive.md has
-the algorithm in one page, with what each part is worth.
+The solver's steps are the paper's (`solver.learn_energy_round`); here is what goes into them.
+docs/adaptive.md has the algorithm in one page.
 """
 
 from __future__ import annotations
@@ -106,7 +106,6 @@ def learn_adaptive_round(
     past: Past | None,
     config: WOHConfig,
     rounds: int,
-    rng: np.random.Generator,
     A: Matrix | None = None,
 ) -> AdaptiveRound:
     """Learn the codes of one chunk and the hash function after it.
@@ -127,11 +126,13 @@ def learn_adaptive_round(
         Anchors to use for ever, instead of drawing them.
     """
     r, c, f = config.bits, Y.shape[1], Z.shape[1]
+    rng = np.random.default_rng((config.seed, rounds + 1))
     x = unit_rows(X)
     n = len(x) + (past.memory.n if past else 0)
     Yt = csr_array(Y[tagged])
     if past is None:
-        kernel = Kernel.fit(x, _anchors(x, config.anchors, rng) if A is None else unit_rows(A), energy=True)
+        A1 = _anchors(x, config.anchors, rng) if A is None else _as_stored(unit_rows(A))
+        kernel = Kernel.fit(x, A1, energy=True)
         m = len(kernel.A)
         stats = Statistics.zero(r=r + 1, m=m, f=f, c=c)
         stats = replace(stats, C2=np.zeros((r, m)))
@@ -152,10 +153,7 @@ def learn_adaptive_round(
         Gv, side, scores, chosen = _frame(phi, C3, y, z, tagged, side, r, rng)
         Gt = side.times(y, z, side.M)
     else:
-        if len(side.TT):
-            Gt = side.times(y, z, side.M)
-        else:
-            Gt = decoded(y, z, _V(stats, config), W)
+        Gt = side.times(y, z, side.M) if len(side.TT) else decoded(y, z, _V(stats, config), widen(past.W, c))
         if len(Ps) > 1 and tagged.any():
             new = np.array([cosine(phi[tagged] @ P, Gt) for P in Ps])
             scores = scores + len(x) / n * (new - scores)
@@ -198,16 +196,17 @@ def _frame(
         eigen = np.linalg.eigh(F[:half].T @ F[:half])
         S = side.transposed_times(y[:half], z[:half], F[:half]).T
         for place, rho in enumerate(RIDGES):
-            E, R = directions(eigen, S, rho, r, np.random.default_rng(0))
+            E, R = directions(eigen, S, rho, r, rng)
             scores[place] = cosine(F[half:] @ R, side.times(y[half:], z[half:], E))
     chosen = _choice(scores)
     rho = RIDGES[chosen]
     C3t = C3 if tagged.all() else F.T @ F
     E, R = directions(np.linalg.eigh(C3t), side.transposed_times(y, z, F).T, rho, r, rng)
     Gv, Gt = F @ R, side.times(y, z, E)
-    if not np.any(Gv):  # tags that say nothing: the features' own main directions
-        Gv = F @ np.linalg.eigh(C3t)[1][:, -r:]
-        Gv = np.pad(Gv, ((0, 0), (0, r - Gv.shape[1])))
+    if not np.any(Gv):  # tags that say nothing, such as the same for all: the features' own main directions
+        main = phi @ np.linalg.eigh(C3)[1][:, -r:]
+        main = np.pad(main, ((0, 0), (0, r - main.shape[1])))
+        return main @ rotation(unit(main), rng), side, scores, chosen
     turn = rotation(unit(Gv) + unit(Gt), rng)
     Gv = Gv @ turn
     if not tagged.all():  # the rest as the ridge regression on the tagged items foretells it
@@ -227,7 +226,11 @@ def _anchors(x: Matrix, m: int, rng: np.random.Generator) -> Matrix:
     else:
         i, j = rng.integers(len(x), size=(2, m - len(x)))
         A = np.vstack([x, (x[i] + x[j]) / 2])
-    # As they are stored: half the bytes, and a reopened index must map as this one.
+    return _as_stored(A)
+
+
+def _as_stored(A: Matrix) -> Matrix:
+    """A rounded to the float32 that is kept on disk: a reopened index must map as this one."""
     return A.astype(np.float32).astype(np.float64)
 
 
@@ -240,7 +243,7 @@ def _refilled(
     config: WOHConfig,
     rng: np.random.Generator,
 ) -> tuple[Kernel, Statistics, Matrix]:
-    """Anchors drawn anew from all items so far, while there are few; the statistics of φ made again, exactly."""
+    """Anchors drawn anew from all items so far, while they are few; φ's statistics made again, exactly."""
     everything = np.vstack([kept_x, x])
     kernel = Kernel.fit(everything, _anchors(everything, config.anchors, rng), energy=True)
     F = kernel.map(kept_x)
@@ -266,5 +269,3 @@ def _spread(y: csr_array, z: Matrix, tagged: NDArray[np.bool_]) -> tuple[csr_arr
     full = np.zeros((len(tagged), z.shape[1]))
     full[tagged] = z
     return csr_array((y.data, y.indices, indptr), shape=(len(tagged), y.shape[1])), full
-
-

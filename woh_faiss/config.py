@@ -118,7 +118,9 @@ class WOHConfig:
         if self.start not in STARTS:
             raise ConfigError(f"start is {self.start!r}, expected one of {', '.join(STARTS)}")
         if self.start == "semantic" and self.beta:
-            raise ConfigError(f"beta is {self.beta}, expected 0 with a semantic start, which has no feature block")
+            raise ConfigError(
+                f"beta is {self.beta}, expected 0 with a semantic start, which has no feature block"
+            )
         if not isinstance(self.refresh_statistics, bool):
             raise ConfigError(f"refresh_statistics is {self.refresh_statistics!r}, expected true or false")
 

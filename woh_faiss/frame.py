@@ -1,8 +1,8 @@
 """Round 1 of a semantic start: the directions that tags share with features, turned so that signs lose least.
 
 With φ (n, m) and the tag target T (n, c + f), the ridge prediction of T from φ has covariance A'A for
-A(ρ) = L^½ (L + ρ)⁻¹ Q'φ'T, C3 = φ'φ = Q L Q'. Its top r right singular vectors E are the tag directions that can be
-seen in the features (reduced-rank regression); ITQ (Gong and Lazebnik, CVPR 2011) turns them.
+A(ρ) = L^½ (L + ρ)⁻¹ Q'φ'T, C3 = φ'φ = Q L Q'. Its top r right singular vectors E are the tag directions that
+can be seen in the features (reduced-rank regression); ITQ (Gong and Lazebnik, CVPR 2011) turns them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def directions(
 ) -> tuple[Matrix, Matrix]:
     """E (p, r), and R (m, r) with φR the ridge prediction of TE, for S = φ'T (m, p).
 
-    `eigen` holds the eigenvalues L (m,) and eigenvectors Q (m, m) of C3. With fewer than r directions they are
-    spread over all bits at random. The signs of eigenvectors are arbitrary: each column's largest entry is made
-    positive, so that equal inputs give equal codes on any LAPACK.
+    `eigen` holds the eigenvalues L (m,) and eigenvectors Q (m, m) of C3. With fewer than r directions they
+    are spread over all bits at random. The signs of eigenvectors are arbitrary: each column's largest entry
+    is made positive, so that equal inputs give equal codes on any LAPACK.
     """
     L, Q = np.maximum(eigen[0], 0.0), eigen[1]
     QS = Q.T @ S  # m x p

@@ -47,7 +47,7 @@ class Grower:
             )
         with self._store.writing(timeout) as writing:
             ids = new_ids(chunk, writing)
-            trainer, first = self._at(writing.snapshot), writing.snapshot.model is None
+            trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
             trainer.partial_fit(chunk.features, chunk.tags, word_vectors=word_vectors)
@@ -61,7 +61,7 @@ class Grower:
                 trained=int(trainer.trained_.sum()),
                 seconds=time.perf_counter() - started,
                 model=trainer.state() if learned else None,
-                anchors=trainer.anchors_ if first else None,
+                anchors=None if writing.has_anchors else trainer.anchors_,
                 tag_rows=trainer.vocabulary_.rows(trainer.touched_),
                 chunk_hash=digest(chunk),
                 health=codes.health(trainer.codes_) | asdict(trainer.coverage_),

@@ -74,10 +74,10 @@ class Hasher:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], anchors: NDArray[Any]) -> Hasher:
-        """The inverse of `arrays`, with the anchors (m, d)."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], anchors: NDArray[Any] | None) -> Hasher:
+        """The inverse of `arrays`, with the anchors (m, d); None where they are among the arrays."""
         kernel = Kernel(
-            np.asarray(anchors, np.float64),
+            np.asarray(arrays["A"] if anchors is None else anchors, np.float64),
             width=float(arrays["width"]),
             mean=arrays["mean"],
             scale=float(arrays["scale"]),

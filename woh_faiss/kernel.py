@@ -42,7 +42,8 @@ def unit_rows(X: NDArray[Any]) -> Matrix:
     """Rows of X (n, d) scaled to length 1 in float64; a row of zeros stays one."""
     X = np.asarray(X, dtype=np.float64)
     length = np.linalg.norm(X, axis=1, keepdims=True)
-    return np.divide(X, length, out=np.zeros_like(X), where=length > 0)
+    rows: Matrix = np.divide(X, length, out=np.zeros_like(X), where=length > 0)
+    return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -222,8 +222,9 @@ def learn_energy_round(
     r = G.shape[1]
     free = np.append(np.ones(r), 1e-6)  # the ridge spares the constant row, but for solvability
     y2 = np.asarray(Y.multiply(Y).sum(axis=1), dtype=np.float64).ravel()
-    B, W = sign(G), W0
-    YW = None if W is None else Y @ W.T
+    B = sign(G)
+    W = np.zeros((r + 1, Y.shape[1])) if W0 is None else W0
+    YW = Y @ W.T
 
     def explaining(B: Matrix) -> Matrix:
         return np.column_stack([B, np.ones(len(B))]) * tagged[:, None]  # B+, n x (r + 1)
@@ -231,14 +232,15 @@ def learn_energy_round(
     def k_of(Bp: Matrix, W: Matrix, YW: Matrix) -> Matrix:
         return tagged * weights(Bp, W, YW, y2, UNIT_FLOOR)
 
-    for _ in range(config.iterations):
+    for iteration in range(config.iterations):
         Bp = explaining(B)
         C1, C5 = past.C1 + Bp.T @ Bp, past.C5 + Bp.T @ Z
         n = C1[-1, -1]  # tagged items so far: the constant column counts them
         V = regression(C1, C5, config.alpha * max(n, 1.0) * free)  # Eq. 9
-        k = tagged if W is None or YW is None else k_of(Bp, W, YW)
+        k = tagged if W0 is None and not iteration else k_of(Bp, W, YW)
         stats = past.with_weights(Bp, k, Y)
-        W = regression(stats.D1, stats.D2, config.alpha * max(np.trace(stats.D1) / (r + 1), 1e-12) * free)  # Eq. 13
+        energy = max(float(np.trace(stats.D1)) / (r + 1), 1e-12)
+        W = regression(stats.D1, stats.D2, config.alpha * energy * free)  # Eq. 13
         YW = Y @ W.T  # n x (r + 1)
         k = k_of(Bp, W, YW)
         VV, WW = V @ V.T, W @ W.T
@@ -249,7 +251,5 @@ def learn_energy_round(
         B = descend(B, Q, k, HW, H, config.sweeps, tagged)
 
     Bp = explaining(B)
-    if W is None or YW is None:  # iterations >= 1 by config
-        raise ValueError("no iteration was made")
     final = past.with_weights(Bp, k_of(Bp, W, YW), Y)
     return B, W, replace(final, C1=past.C1 + Bp.T @ Bp, C5=past.C5 + Bp.T @ Z)

@@ -1,8 +1,8 @@
 """The tag side of a semantic start: what an item's tags and word vectors say, in units of their own energy.
 
-T = [a (y − ȳ), q z]: tf-idf rows of length 1 with what co-occurring tags add, beside standardised word vectors,
-each half of the energy. It is never formed; M (c + f, r) maps it to bits, and is fitted anew on the codes of every
-round. docs/adaptive.md has the algorithm.
+T = [a (y − ȳ), q z]: tf-idf rows of length 1 with what co-occurring tags add, beside standardised word
+vectors, each half of the energy. It is never formed; M (c + f, r) maps it to bits, and is fitted anew on the
+codes of every round. docs/adaptive.md has the algorithm.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def smoothed(Y: csr_array, C: csr_array, df: Matrix) -> csr_array:
     strength = pairs.data[off] / np.sqrt(d[i] * d[j])
     kept = _largest(i, j, strength, NEIGHBOURS)
     R = csr_array((strength[kept], (i[kept], j[kept])), shape=C.shape)
-    R = diags_array(1.0 / np.maximum(R.sum(axis=1), 1.0)) @ R
-    return csr_array(Y + Y @ R)
+    return csr_array(Y + Y @ (diags_array(1.0 / np.maximum(R.sum(axis=1), 1.0)) @ R))
 
 
 def _largest(i: NDArray[Any], j: NDArray[Any], values: Matrix, most: int) -> NDArray[np.intp]:
@@ -127,7 +126,9 @@ class TagSide:
         more, old, f = c - self.c, self.c, len(self.z_mean)
         if not more:
             return self
-        C = csr_array((self.C.data, self.C.indices, np.pad(self.C.indptr, (0, more), mode="edge")), shape=(c, c))
+        C = csr_array(
+            (self.C.data, self.C.indices, np.pad(self.C.indptr, (0, more), mode="edge")), shape=(c, c)
+        )
         insert = np.full(more, old)
         M = np.insert(self.M, insert, 0.0, axis=0)
         TT, TB = self.TT, self.TB
@@ -173,14 +174,16 @@ class TagSide:
         c, n, ys, zs = self.c, len(z), np.asarray(y.sum(axis=0)).ravel(), z.sum(axis=0)
         K = np.empty((c + z.shape[1],) * 2)
         crossed = np.outer(ys, self.y_mean)
-        K[:c, :c] = self.a**2 * ((y.T @ y).toarray() - crossed - crossed.T + n * np.outer(self.y_mean, self.y_mean))
+        K[:c, :c] = self.a**2 * (
+            (y.T @ y).toarray() - crossed - crossed.T + n * np.outer(self.y_mean, self.y_mean)
+        )
         K[:c, c:] = self.a * self.q * (y.T @ z - np.outer(self.y_mean, zs))
         K[c:, :c] = K[:c, c:].T
         K[c:, c:] = self.q**2 * (z.T @ z)
         return K
 
     def refitted(self, y: csr_array, z: Matrix, B: Matrix) -> TagSide:
-        """After fitting M on the final codes B (n, r) of all tagged items so far: ridge regression of B on T."""
+        """After fitting M to the final codes B (n, r), too: the ridge regression of all codes so far on T."""
         if not len(self.TT) or not len(z):
             return self
         TT, TB = self.TT + self.gram(y, z), self.TB + self.transposed_times(y, z, B)
@@ -190,7 +193,9 @@ class TagSide:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Every field by name, the sparse one as its three parts."""
-        plain = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self) if field.name != "C"}
+        plain = {
+            field.name: np.asarray(getattr(self, field.name)) for field in fields(self) if field.name != "C"
+        }
         parts = {"C_data": self.C.data, "C_indices": self.C.indices, "C_indptr": self.C.indptr}
         return {f"tags_{name}": value for name, value in {**plain, **parts}.items()}
 
@@ -209,7 +214,7 @@ class TagSide:
 def decoded(y: csr_array, z: Matrix, V: Matrix, W: Matrix) -> Matrix:
     """h that minimises ‖z − h⁺V‖² + ‖y − h⁺W‖² + ridge: bits as real numbers from tags alone, (·, r).
 
-    V (r + 1, f) and W (r + 1, c) have the constant column's row last. The ridge is a tenth of the mean energy.
+    V (r + 1, f) and W (r + 1, c) have the constant column's row last. The ridge is a tenth of the energy.
     """
     r = len(V) - 1
     G = V[:r] @ V[:r].T + W[:r] @ W[:r].T

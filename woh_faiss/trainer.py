@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from . import codes, validate
 from .adaptive import Adaptive, Past, learn_adaptive_round
@@ -37,7 +39,7 @@ class WOH:
     A : (m, d) array_like, optional
         The kernel's anchors, instead of `config.anchors` rows drawn from the first chunk.
     W0 : (r, c) array_like, optional
-        W to start round 1 from, columns in the order of `vocabulary_.tags`, instead of N(0, 1).
+        W to start round 1 of a random start from, columns in the order of `vocabulary_.tags`.
     **hyper
         Fields of `WOHConfig`, replacing those of `config`.
 
@@ -55,8 +57,8 @@ class WOH:
         The tags so far and their vectors; `coverage_` says how much of the latest chunk they cover.
     hasher_ : Hasher
         The newest hash function.
-    anchors_ : (m, d)
-        The kernel's anchors, raw, in the dtype of the first chunk.
+    anchors_ : (m, d) or None
+        The kernel's anchors; None while few items were seen and the anchors may still change.
 
     Examples
     --------
@@ -80,10 +82,7 @@ class WOH:
         self.W0 = W0
         self.rounds_ = 0
         self.vocabulary_ = Vocabulary(self.config.min_count)
-        self._hasher: Hasher | None = None
-        self._W: Matrix
-        self._stats: Statistics
-        self._memory: Adaptive | None = None
+        self._learned: _Learned | None = None
 
     @property
     def hasher_(self) -> Hasher:
@@ -94,9 +93,14 @@ class WOH:
         NotFittedError
             Nothing was learned yet.
         """
-        if self._hasher is None:
+        if self._learned is None:
             raise NotFittedError("no round was learned yet; call partial_fit with features and tags first")
-        return self._hasher
+        return self._learned.hasher
+
+    @property
+    def anchors_(self) -> NDArray[Any] | None:
+        """The kernel's anchors (m, d), None while they may still change."""
+        return None if self._learned is None else self._learned.anchors
 
     @property
     def n_features_in_(self) -> int:
@@ -137,14 +141,14 @@ class WOH:
         Z : (n, f) array_like, optional
             Word-vector means of the items, instead of those of their tags.
         B0 : (n, r) array_like, optional
-            Codes to start from (only signs matter), instead of random ones.
+            Codes to start a random start from (only signs matter).
 
         Raises
         ------
         InputError
             The chunk cannot be used, or is the first and none of its items carries a known tag.
         """
-        chunk = Chunk.of(validate.features(X, d=self._hasher.d if self._hasher else None), tags)
+        chunk = Chunk.of(validate.features(X, d=self._learned.hasher.d if self._learned else None), tags)
         if chunk.tags is None:
             raise InputError("tags are None; give one tag list an item, or encode the items instead")
         config = self.config
@@ -153,74 +157,77 @@ class WOH:
         )
         Y, Z_tags, trained = vocabulary.matrices(chunk.tags)
         Zs = Z_tags if Z is None else _checked("Z", Z, (len(chunk), None))
-        if self.config.start == "semantic" and (self._hasher is not None or trained.any()):
-            hasher, W, stats, B, memory = self._semantic_round(chunk.features, Y, Zs, trained, vocabulary)
-        elif trained.any():
-            memory = None
-            B0 = None if B0 is None else _checked("B0", B0, (len(chunk), config.bits))[trained]
-            hasher, W, stats, B = self._round(chunk.features, Y, Zs, trained, B0)
-        elif self._hasher is None:
+        if trained.any():
+            round_ = self._random_round if config.start == "random" else self._semantic_round
+            learned, packed = round_(chunk.features, Y, Zs, trained, vocabulary, B0)
+        elif self._learned is None:
             raise InputError(
                 f"none of the {len(chunk)} items of the first chunk has a tag that was seen "
                 f"{config.min_count} times; give a chunk with more tags, or a smaller min_count"
             )
         else:  # nothing to learn from: encode with the function there is
-            memory = None
-            hasher, W, stats, B = self._hasher, self._W, self._stats, np.empty((0, config.bits))
+            learned, packed = self._learned, self.encode(chunk.features)
 
-        packed = np.empty((len(chunk), config.bits // 8), np.uint8)
-        if memory is not None:  # items without a known tag were given codes, too
-            packed[:] = codes.pack(B)
-        else:
-            packed[trained] = codes.pack(B)
-            packed[~trained] = hasher.encode(chunk.features[~trained])
-        self.rounds_ += memory is not None or bool(trained.any())
+        self.rounds_ += bool(trained.any())
         self.vocabulary_, self.coverage_, self.touched_ = vocabulary, coverage, touched
-        self._hasher, self._W, self._stats, self._memory = hasher, W, stats, memory
-        self.codes_, self.trained_ = packed, trained
+        self._learned, self.codes_, self.trained_ = learned, packed, trained
         return self
 
-    def _round(
-        self, X: NDArray[Any], Y: Any, Z: Matrix, trained: NDArray[np.bool_], B0: Matrix | None
-    ) -> tuple[Hasher, Matrix, Statistics, Matrix]:
-        """Hash function, W, statistics and codes (trained items only) after one more round."""
+    def _random_round(
+        self,
+        X: NDArray[Any],
+        Y: csr_array,
+        Z: Matrix,
+        trained: NDArray[np.bool_],
+        _: Vocabulary,
+        B0: ArrayLike | None,
+    ) -> tuple[_Learned, NDArray[np.uint8]]:
+        """One more round of the paper's; items without a known tag are encoded by what it has learned."""
         config, r, c, f = self.config, self.config.bits, Y.shape[1], Z.shape[1]
         rng = np.random.default_rng((config.seed, self.rounds_ + 1))
-        if self._hasher is None:
-            self.anchors_ = self._first_anchors(X, rng)
-            kernel = Kernel.fit(X, self.anchors_)
+        anchors: NDArray[Any] | None
+        if self._learned is None:
+            drawn = self._first_anchors(X, rng)
+            kernel, anchors = Kernel.fit(X, drawn), drawn
             past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c)
             W = rng.standard_normal((r, c)) if self.W0 is None else _checked("W0", self.W0, (r, c))
         else:
-            kernel, past, W = self._hasher.kernel, self._stats.widened(c), widen(self._W, c)
-            if past.C5.shape[1] != f:
-                raise InputError(
-                    f"word-vector means have {f} columns, the model was fitted with {past.C5.shape[1]}"
-                )
-        if B0 is None:
-            B0 = rng.standard_normal((int(trained.sum()), r))
-        phi = kernel.map(X[trained])
-        learned = learn_round(phi, Y[trained], Z[trained], sign(B0), W, past, config)
-        return Hasher(kernel, learned.P), learned.W, learned.stats, learned.B
+            anchors, kernel = self._learned.anchors, self._learned.hasher.kernel
+            past, W = self._learned.stats.widened(c), widen(self._learned.W, c)
+            _same_width(f, past.C5.shape[1])
+        n = int(trained.sum())
+        B = rng.standard_normal((n, r)) if B0 is None else _checked("B0", B0, (len(X), r))[trained]
+        done = learn_round(kernel.map(X[trained]), Y[trained], Z[trained], sign(B), W, past, config)
+        hasher = Hasher(kernel, done.P)
+        packed = np.empty((len(X), r // 8), np.uint8)
+        packed[trained] = codes.pack(done.B)
+        packed[~trained] = hasher.encode(X[~trained])
+        return _Learned(hasher, done.W, done.stats, None, anchors), packed
 
     def _semantic_round(
-        self, X: NDArray[Any], Y: Any, Z: Matrix, trained: NDArray[np.bool_], vocabulary: Vocabulary
-    ) -> tuple[Hasher, Matrix, Statistics, Matrix, Adaptive]:
-        """As `_round`, for a semantic start: codes of all items, and what is remembered beside the statistics."""
-        config = self.config
-        past = None
-        if self._hasher is not None and self._memory is not None:
-            past = Past(self._hasher.kernel, self._W, self._stats, self._memory)
-            if len(past.memory.side.z_mean) != Z.shape[1]:
-                raise InputError(
-                    f"word-vector means have {Z.shape[1]} columns, "
-                    f"the model was fitted with {len(past.memory.side.z_mean)}"
-                )
-        rng = np.random.default_rng((config.seed, self.rounds_ + 1))
+        self,
+        X: NDArray[Any],
+        Y: csr_array,
+        Z: Matrix,
+        trained: NDArray[np.bool_],
+        vocabulary: Vocabulary,
+        B0: ArrayLike | None,
+    ) -> tuple[_Learned, NDArray[np.uint8]]:
+        """One more round with a semantic start; items without a known tag take part in the hash function."""
+        if B0 is not None or self.W0 is not None:
+            raise InputError(
+                'B0 and W0 are given, expected neither with a semantic start; use start="random"'
+            )
+        past, known = None, self._learned
+        if known is not None and (memory := known.memory) is not None:
+            past = Past(known.hasher.kernel, known.W, known.stats, memory)
+            _same_width(Z.shape[1], len(memory.side.z_mean))
         df = np.array([vocabulary.counts[tag] for tag in vocabulary.tags], np.float64)
         A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
-        done = learn_adaptive_round(X, Y, Z, trained, df, past, config, self.rounds_, rng, A)
-        return Hasher(done.kernel, done.P), done.W, done.stats, done.B, done.memory
+        done = learn_adaptive_round(X, Y, Z, trained, df, past, self.config, self.rounds_, A)
+        anchors = None if len(done.memory.x) else done.kernel.A.astype(np.float32)
+        learned = _Learned(Hasher(done.kernel, done.P), done.W, done.stats, done.memory, anchors)
+        return learned, codes.pack(done.B)
 
     def _first_anchors(self, X: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         if self.A is not None:
@@ -230,27 +237,56 @@ class WOH:
         return anchors
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything but the anchors and the vocabulary, as arrays by name, to go on from later."""
+        """Everything but the vocabulary and `anchors_`, as arrays by name, to go on from later.
+
+        While the anchors are not final they are among the arrays, as ``A``.
+        """
+        hasher, learned = self.hasher_, self._learned
+        if learned is None:
+            raise NotFittedError("no round was learned yet; call partial_fit with features and tags first")
         return {
-            **self.hasher_.arrays(),
-            **self._stats.arrays(),
-            "W": self._W,
+            **hasher.arrays(),
+            **learned.stats.arrays(),
+            **({} if learned.memory is None else learned.memory.arrays()),
+            **({} if learned.anchors is not None else {"A": hasher.kernel.A.astype(np.float32)}),
+            "W": learned.W,
             "rounds": np.asarray(self.rounds_),
         }
 
     @classmethod
     def from_state(
-        cls, config: WOHConfig, state: Mapping[str, NDArray[Any]], anchors: ArrayLike, vocabulary: Vocabulary
+        cls,
+        config: WOHConfig,
+        state: Mapping[str, NDArray[Any]],
+        anchors: NDArray[Any] | None,
+        vocabulary: Vocabulary,
     ) -> WOH:
         """The estimator that `state` was taken of: further rounds are equal to the bit."""
         woh = cls(config)
         woh.vocabulary_ = vocabulary
         woh.rounds_ = int(state["rounds"])
-        woh.anchors_ = np.asarray(anchors)
-        woh._hasher = Hasher.from_arrays(state, woh.anchors_)
-        woh._stats = Statistics.from_arrays(state)
-        woh._W = np.asarray(state["W"])
+        memory = Adaptive.from_arrays(state) if config.start == "semantic" else None
+        hasher = Hasher.from_arrays(state, anchors)
+        woh._learned = _Learned(
+            hasher, np.asarray(state["W"]), Statistics.from_arrays(state), memory, anchors
+        )
         return woh
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Learned:
+    """What rounds have left: hash function, W, statistics, the semantic start's memory, final anchors."""
+
+    hasher: Hasher
+    W: Matrix
+    stats: Statistics
+    memory: Adaptive | None
+    anchors: NDArray[Any] | None
+
+
+def _same_width(f: int, fitted: int) -> None:
+    if f != fitted:
+        raise InputError(f"word-vector means have {f} columns, the model was fitted with {fitted}")
 
 
 def _configure(config: WOHConfig | None, hyper: dict[str, Any]) -> WOHConfig:

@@ -225,8 +225,10 @@ class Store:
             raise StoreError(f"{self.path} has no model yet; learn a first chunk with 'woh-index update'")
         return model
 
-    def anchors(self) -> NDArray[Any]:
-        """The anchors as they were committed, memory-mapped; StoreError if there are none yet."""
+    def anchors(self) -> NDArray[Any] | None:
+        """The anchors, memory-mapped; None while the model carries its own, since they may still change."""
+        if "A" in self.model():
+            return None
         return read_npy(self.path / schema.ANCHORS)
 
     def sizes(self) -> dict[str, int]:

@@ -62,6 +62,11 @@ class Writing:
         """The largest id ever used, plus 1."""
         return self.snapshot.next_id
 
+    @property
+    def has_anchors(self) -> bool:
+        """Whether the anchors were committed."""
+        return self._committed.anchors is not None
+
     def known_ids(self, ids: ArrayLike) -> NDArray[np.int64]:
         """Those of `ids` that were ever used, deleted ones included, in the order given."""
         given = np.asarray(ids, dtype=np.int64)
