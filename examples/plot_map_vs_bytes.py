@@ -42,6 +42,8 @@ def main() -> None:
         )
         axes.axhline(mean[method, None], color=axes.lines[-1].get_color(), linestyle=":", linewidth=1)
     axes.set_xscale("log", base=2)
+    ticks = [1, 2, 4, 8, 16, 64, bytes_an_item]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xlabel("bytes an item")
     axes.set_ylabel("mean average precision")
     axes.set_title(f"{len(chunk):,} clip-art pictures, 400 queries, mean of {len(SEEDS)} splits", fontsize=10)

@@ -6,7 +6,7 @@ import pytest
 from woh_faiss import WOHIndex
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
-SMALL = {"bits": 16, "anchors": 20, "vector_size": 5}
+SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
 
 
 def tagged(seed, n=40, d=7):

@@ -202,7 +202,7 @@ class TestPlot:
         path = tmp_path / "map.svg"
         plots.map_by_round(self.results, path)
         text = path.read_text()
-        for label in ("woh adaptive, 8 bits", "woh paper, 16 bits", "float-l2", "float-cosine"):
+        for label in ("woh adaptive, 8 bits", "woh adaptive, 16 bits", "float-l2", "float-cosine"):
             assert text.count(f"<!-- {label} -->") == 1
 
     def test_refuses_before_drawing(self, tmp_path, monkeypatch):

@@ -127,12 +127,13 @@ def learn_adaptive_round(
     """
     r, c, f = config.bits, Y.shape[1], Z.shape[1]
     rng = np.random.default_rng((config.seed, rounds + 1))
-    x = unit_rows(X)
-    n = len(x) + (past.memory.n if past else 0)
+    n = len(X) + (past.memory.n if past else 0)
+    filling = past is None or len(past.memory.x) > 0
+    x = unit_rows(X) if filling else np.zeros((0, X.shape[1]))  # needed again only for the anchors
     Yt = csr_array(Y[tagged])
     if past is None:
         A1 = _anchors(x, config.anchors, rng) if A is None else _as_stored(unit_rows(A))
-        kernel = Kernel.fit(x, A1, energy=True)
+        kernel = Kernel.fit(X, A1, energy=True)
         m = len(kernel.A)
         stats = Statistics.zero(r=r + 1, m=m, f=f, c=c)
         stats = replace(stats, C2=np.zeros((r, m)))
@@ -143,11 +144,11 @@ def learn_adaptive_round(
         memory, kernel, stats = past.memory, past.kernel, past.stats.widened(c)
         side, W = memory.side.widened(c).seeing(Yt), widen(past.W, c)
         scores, chosen, Ps, kept_x, kept_B = memory.scores, memory.chosen, memory.Ps, memory.x, memory.B
-        if len(kept_x):
+        if filling:
             kernel, stats, Ps = _refilled(kept_x, kept_B, x, stats, memory, config, rng)
 
     y, z = side.y(Yt, df, n), side.z(Z[tagged])
-    phi = kernel.map(x)
+    phi = kernel.map(X)
     C3 = stats.C3 + phi.T @ phi
     if past is None:
         Gv, side, scores, chosen = _frame(phi, C3, y, z, tagged, side, r, rng)
@@ -156,7 +157,7 @@ def learn_adaptive_round(
         Gt = side.times(y, z, side.M) if len(side.TT) else decoded(y, z, _V(stats, config), widen(past.W, c))
         if len(Ps) > 1 and tagged.any():
             new = np.array([cosine(phi[tagged] @ P, Gt) for P in Ps])
-            scores = scores + len(x) / n * (new - scores)
+            scores = scores + len(X) / n * (new - scores)
             chosen = _choice(scores)
         Gv = phi @ Ps[chosen if len(Ps) > 1 else 0]
 
@@ -170,10 +171,10 @@ def learn_adaptive_round(
     stats = replace(stats, C2=stats.C2 + B.T @ phi, C3=C3, n=stats.n + len(B))
     ridges = RIDGES if rounds + 1 < CALIBRATING else (RIDGES[chosen],)
     Ps = np.stack([cho_solve(factor(C3, rho), stats.C4, check_finite=False) for rho in ridges])
-    if past is None or len(kept_x):
-        filling = n < config.anchors and A is None
-        kept_x = np.vstack([kept_x, x]) if filling else np.zeros((0, x.shape[1]))
-        kept_B = np.vstack([kept_B, B]) if filling else np.zeros((0, r))
+    if filling:
+        more = n < config.anchors and A is None
+        kept_x = np.vstack([kept_x, x]) if more else np.zeros((0, X.shape[1]))
+        kept_B = np.vstack([kept_B, B]) if more else np.zeros((0, r))
     memory = Adaptive(side=side, n=n, scores=scores, chosen=chosen, Ps=Ps, x=kept_x, B=kept_B)
     P = Ps[chosen if len(Ps) > 1 else 0]
     return AdaptiveRound(B=B, P=P, W=W, stats=stats, kernel=kernel, memory=memory)

@@ -41,7 +41,7 @@ def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
 def unit_rows(X: NDArray[Any]) -> Matrix:
     """Rows of X (n, d) scaled to length 1 in float64; a row of zeros stays one."""
     X = np.asarray(X, dtype=np.float64)
-    length = np.linalg.norm(X, axis=1, keepdims=True)
+    length = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
     rows: Matrix = np.divide(X, length, out=np.zeros_like(X), where=length > 0)
     return rows
 
