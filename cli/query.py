@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .errors import one_line_errors
-from .options import index_option, json_option, print_json
+from .options import index_option, json_option, print_json, word_vectors_option
+
+if TYPE_CHECKING:
+    from woh_faiss import Chunk, WOHIndex
+    from woh_faiss.reading import Neighbour
 
 
 @click.command()
@@ -16,6 +21,11 @@ from .options import index_option, json_option, print_json
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Neighbours a query.")
 @click.option("--id", "item_id", type=int, help="Query with the code of the item that has this id.")
 @click.option("--key", help="Query with the code of the item that has this key.")
+@click.option("--tags", help='Query by tags, apart by spaces or ";"; with QUERIES each row counts, too.')
+@word_vectors_option
+@click.option(
+    "--explain", is_flag=True, help="Show the tags that the neighbours' codes predict, with scores."
+)
 @click.option(
     "--rerank",
     type=click.IntRange(min=1),
@@ -29,47 +39,86 @@ def query(
     k: int,
     item_id: int | None,
     key: str | None,
+    tags: str | None,
+    word_vectors: Path | None,
+    explain: bool,
     rerank: int | None,
     as_json: bool,
 ) -> None:
     """Print the K nearest items of each row of QUERIES (.npz, folder of .npy, or a 2-D .npy).
 
-    With --id or --key instead: the nearest other items of an item in the index. A JSON line is one
-    neighbour: query, rank, id, key, distance (bits that differ) and tags.
+    With --id or --key instead: the nearest other items of an item in the index. With --tags: the items that
+    those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
+    neighbour: query, rank, id, key, distance (bits that differ) or score, and tags.
 
     \b
     Example:
         woh-index query queries.npz -k 5
         woh-index query --id 1234 -k 5 --json
+        woh-index query --tags "sunset beach"
     """
-    if sum(value is not None for value in (queries, item_id, key)) != 1:
-        raise click.UsageError("give one of QUERIES, --id and --key")
-    if rerank is not None and queries is None:
-        raise click.UsageError("--rerank goes with QUERIES: an indexed item has only its code")
+    if (
+        sum(value is not None for value in (queries, item_id, key)) + (tags is not None and queries is None)
+        != 1
+    ):
+        raise click.UsageError("give one of QUERIES, --id, --key and --tags, or QUERIES with --tags")
+    if rerank is not None and (item_id is not None or key is not None):
+        raise click.UsageError("--rerank goes with QUERIES or --tags: an indexed item has only its code")
     from woh_faiss import WOHIndex, read_chunk
 
     with WOHIndex.open(index_path) as index:
         held = index.ntotal
         some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
-        if queries is not None:
-            chunk = read_chunk(queries)
-            names = list(range(len(chunk))) if chunk.keys is None else chunk.keys.tolist()
+        chunk = None if queries is None else read_chunk(queries)
+        if tags is not None:
+            names, D, I = _by_tags(index, tags, chunk, some, rerank, word_vectors)
+        elif chunk is not None:
+            names = _names(chunk)
             D, I = index.search(chunk.features, some, rerank=rerank)
         else:
             names = [item_id if key is None else key]
             D, I = index.search_ids([item_id if item_id is not None else index.id_of(str(key))], some)
         found = index.describe(D, I)
+        predicted = _predicted(index, found) if explain else {}
         if held < k:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             click.echo(f"note: {index_path} {what}", err=True)
+    measure = "distance" if rerank is None and tags is None else "score"
     if as_json:
         for name, neighbours in zip(names, found, strict=True):
             for rank, neighbour in enumerate(neighbours, start=1):
                 record = {"query": name, "rank": rank, **neighbour._asdict()}
-                if rerank is not None:
+                if measure == "score":
                     record["score"] = record.pop("distance")
+                if explain:
+                    record["predicted"] = predicted[neighbour.id]
                 print_json(record)
     else:
         from .render import print_neighbours
 
-        print_neighbours(names, found, "distance" if rerank is None else "score")
+        print_neighbours(names, found, measure, predicted)
+
+
+def _names(chunk: Chunk) -> list[Any]:
+    """What to call the queries: their keys, else their rows."""
+    return list(range(len(chunk))) if chunk.keys is None else chunk.keys.tolist()
+
+
+def _by_tags(
+    index: WOHIndex, tags: str, chunk: Chunk | None, k: int, rerank: int | None, word_vectors: Path | None
+) -> tuple[list[Any], Any, Any]:
+    """Names, scores and ids of a query by tags, or by tags and each row of features."""
+    from woh_faiss import WordVectors
+
+    vectors = WordVectors.open(word_vectors) if word_vectors else None
+    words = tags.split(";") if ";" in tags else tags.split()
+    lists = [words] * (1 if chunk is None else len(chunk))
+    xq = None if chunk is None else chunk.features
+    S, I = index.search_tags(lists, k, xq=xq, rerank=max(rerank or 1000, k), word_vectors=vectors)
+    return [tags] if chunk is None else _names(chunk), S, I
+
+
+def _predicted(index: WOHIndex, found: list[list[Neighbour]]) -> dict[int, list[tuple[str, float]]]:
+    """The tags that each neighbour's code predicts, by id."""
+    ids = sorted({neighbour.id for neighbours in found for neighbour in neighbours})
+    return dict(zip(ids, index.explain(ids), strict=True)) if ids else {}

@@ -34,8 +34,16 @@ def console() -> Console:
     return out if out.is_terminal else Console(markup=False, highlight=False, emoji=False, width=PIPED_WIDTH)
 
 
-def print_neighbours(queries: Sequence[Any], found: Sequence[Sequence[Neighbour]], measure: str) -> None:
-    """A table a query, one row a neighbour; printed as they come, so that many queries need little memory."""
+def print_neighbours(
+    queries: Sequence[Any],
+    found: Sequence[Sequence[Neighbour]],
+    measure: str,
+    predicted: dict[int, list[tuple[str, float]]],
+) -> None:
+    """A table a query, one row a neighbour; printed as they come, so that many queries need little memory.
+
+    `measure` heads the column of distances or scores; `predicted` has the tags of neighbours' codes, by id.
+    """
     out = console()
     for query, neighbours in zip(queries, found, strict=True):
         table = Table(title=f"query {query}", title_justify="left", box=box.SIMPLE_HEAD)
@@ -44,8 +52,13 @@ def print_neighbours(queries: Sequence[Any], found: Sequence[Sequence[Neighbour]
         table.add_column("key", overflow="fold")
         table.add_column(measure, justify="right")
         table.add_column("tags", overflow="fold")
+        if predicted:
+            table.add_column("predicted", overflow="fold")
         for rank, hit in enumerate(neighbours, start=1):
-            table.add_row(str(rank), str(hit.id), hit.key or "", f"{hit.distance:.6g}", ", ".join(hit.tags))
+            row = [str(rank), str(hit.id), hit.key or "", f"{hit.distance:.6g}", ", ".join(hit.tags)]
+            if predicted:
+                row.append(", ".join(f"{tag} {score:.2f}" for tag, score in predicted[hit.id]))
+            table.add_row(*row)
         out.print(table)
 
 

@@ -360,3 +360,18 @@ def test_any_k_needs_the_memory_of_what_is_there(here, k):
         assert result.stderr == "note: index.woh holds only 40 items\n"
     assert len(run("query", "--id", 3, "-k", k, "--json").stdout.splitlines()) == 39
     assert len(run("query", "queries.npz", "-k", 1, "--rerank", k, "--json").stdout.splitlines()) == 3
+
+
+def test_query_by_tags_and_explain(here):
+    lines = [
+        json.loads(line) for line in run("query", "--tags", "sea", "-k", 3, "--json").stdout.splitlines()
+    ]
+    assert [line["query"] for line in lines] == ["sea"] * 3
+    assert sorted((line["score"] for line in lines), reverse=True) == [line["score"] for line in lines]
+    both = run("query", "queries.npz", "--tags", "sea;hill", "-k", 2, "--json", "--explain").stdout
+    lines = [json.loads(line) for line in both.splitlines()]
+    assert [line["query"] for line in lines] == ["q/0", "q/0", "q/1", "q/1", "q/2", "q/2"]
+    assert all(len(line["predicted"]) == 5 for line in lines)
+    assert "predicted" in run("query", "--id", 3, "--explain").stdout
+    assert "nothing is known of the tags 'unheard'" in run("query", "--tags", "unheard", code=1).stderr
+    run("query", "--tags", "sea", "--id", 3, code=2)

@@ -154,7 +154,9 @@ def learn_adaptive_round(
         Gv, side, scores, chosen = _frame(phi, C3, y, z, tagged, side, r, rng)
         Gt = side.times(y, z, side.M)
     else:
-        Gt = side.times(y, z, side.M) if len(side.TT) else decoded(y, z, _V(stats, config), widen(past.W, c))
+        Gt = (
+            side.times(y, z, side.M) if len(side.TT) else decoded(y, z, V_of(stats, config), widen(past.W, c))
+        )
         if len(Ps) > 1 and tagged.any():
             new = np.array([cosine(phi[tagged] @ P, Gt) for P in Ps])
             scores = scores + len(X) / n * (new - scores)
@@ -254,7 +256,7 @@ def _refilled(
     return kernel, stats, Ps
 
 
-def _V(stats: Statistics, config: WOHConfig) -> Matrix:
+def V_of(stats: Statistics, config: WOHConfig) -> Matrix:
     """V (r + 1, f) of the past (Eq. 9)."""
     free = np.append(np.ones(len(stats.C1) - 1), 1e-6)
     return regression(stats.C1, stats.C5, config.alpha * max(stats.C1[-1, -1], 1.0) * free)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,8 +15,13 @@ from . import codes, validate
 from .config import WOHConfig
 from .errors import InputError, NotFittedError, StoreError
 from .hasher import Hasher
+from .kernel import unit_rows
 from .rerank import scores
 from .store import Item, Round, Store
+
+if TYPE_CHECKING:
+    from .meaning import Meaning
+    from .vectors import WordVectors
 
 #: What Faiss answers where there is no neighbour.
 NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
@@ -207,6 +213,73 @@ class IndexReader:
         S = np.where(I == NO_ID, -np.inf, scores(H, stored[:, :, : H.shape[1] // 8])).astype(np.float32)
         best = np.argsort(-S, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)
+
+    def search_tags(
+        self,
+        tags: Sequence[str] | Sequence[Sequence[str]],
+        k: int,
+        *,
+        xq: ArrayLike | None = None,
+        rerank: int = 1000,
+        word_vectors: WordVectors | None = None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The k items that tags ask for, by score: text in, pictures out.
+
+        Parameters
+        ----------
+        tags : list of str, or a list of such lists
+            One query, or nq of them.
+        k : int
+            Neighbours a query.
+        xq : (nq, d) array_like, optional
+            Features that belong to the tags; they and the tags then count in equal parts.
+        rerank : int
+            Nearest codes that are scored (at least k of them are).
+        word_vectors : WordVectors, optional
+            Answers tags that the index does not know.
+
+        Returns
+        -------
+        S, I : (nq, k) float32 and (nq, k) int64
+            As `search` with `rerank`.
+
+        Raises
+        ------
+        InputError
+            Nothing is known of any tag of a query, or xq does not fit.
+        NotFittedError
+            Nothing was learned yet.
+        """
+        k = validate.neighbours(k)
+        lists: Any = [tags] if all(isinstance(tag, str) for tag in tags) else tags
+        H = self._meaning.bits(lists, word_vectors)
+        if xq is not None:
+            of_features = self.hasher.decision_function(xq)
+            if len(of_features) != len(H):
+                raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
+            H = unit_rows(H) + unit_rows(of_features)
+        return self._reranked(H, k, max(k, validate.neighbours(rerank, "rerank")))
+
+    def explain(self, ids: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
+        """The tags that each indexed item's code predicts, best first, with scores: `Meaning.predicted`."""
+        ids = np.atleast_1d(np.asarray(ids))
+        return self._meaning.predicted(codes.unpad(self._store.codes(ids), self.config.bits), most)
+
+    def explain_features(self, X: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
+        """The tags that the codes of features (n, d) predict, as `explain`."""
+        return self._meaning.predicted(self.encode(X), most)
+
+    @property
+    def _meaning(self) -> Meaning:
+        """The newest model's tag side, read anew for each use: a search by features never needs it."""
+        from .meaning import Meaning
+        from .tags import Vocabulary
+
+        self.hasher  # noqa: B018 - says so where nothing was learned
+        arrays = self._store.model()
+        c = arrays["W"].shape[1]  # the catalogue may know of tags that a newer round admitted
+        rows = [row for row in self._store.tag_rows() if row[0] is not None and row[0] < c]
+        return Meaning.of(self.config, arrays, Vocabulary.from_rows(rows, self.config.min_count))
 
     def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""

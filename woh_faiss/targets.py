@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve
-from scipy.sparse import coo_array, csr_array, diags_array
+from scipy.sparse import coo_array, csr_array
 
 from .solver import factor
 
@@ -37,14 +37,15 @@ def smoothed(Y: csr_array, C: csr_array, df: Matrix) -> csr_array:
     C (c, c) counts the items that carry both tags, df (c,) those that carry one.
     """
     pairs = coo_array(C)
-    i, j = pairs.coords
+    i, j = pairs.row, pairs.col
     off = i != j
     i, j = i[off], j[off]
     d = np.maximum(df, 1.0)
     strength = pairs.data[off] / np.sqrt(d[i] * d[j])
     kept = _largest(i, j, strength, NEIGHBOURS)
     R = csr_array((strength[kept], (i[kept], j[kept])), shape=C.shape)
-    return csr_array(Y + Y @ (diags_array(1.0 / np.maximum(R.sum(axis=1), 1.0)) @ R))
+    R = csr_array(R.multiply(1.0 / np.maximum(np.asarray(R.sum(axis=1)).reshape(-1, 1), 1.0)))
+    return csr_array(Y + Y @ R)
 
 
 def _largest(i: NDArray[Any], j: NDArray[Any], values: Matrix, most: int) -> NDArray[np.intp]:
@@ -57,7 +58,7 @@ def _largest(i: NDArray[Any], j: NDArray[Any], values: Matrix, most: int) -> NDA
 def unit_length(Y: csr_array) -> csr_array:
     """Rows of Y scaled to length 1; empty rows stay empty."""
     length = np.sqrt(np.asarray(Y.multiply(Y).sum(axis=1), dtype=np.float64).ravel())
-    return csr_array(diags_array(1.0 / np.where(length > 0, length, 1.0)) @ Y)
+    return csr_array(Y.multiply(1.0 / np.where(length > 0, length, 1.0)[:, None]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +145,7 @@ class TagSide:
         C = csr_array(self.C + Y.T @ Y)
         if C.nnz > PARTNERS * C.shape[0]:
             pairs = coo_array(C)
-            i, j = pairs.coords
+            i, j = pairs.row, pairs.col
             kept = _largest(i, j, pairs.data, PARTNERS)
             C = csr_array((pairs.data[kept], (i[kept], j[kept])), shape=C.shape)
         C.sort_indices()
@@ -154,7 +155,7 @@ class TagSide:
         """Tag rows of length 1: Y (·, c) of 0 and 1, smoothed, times log((1 + n) / (1 + df))."""
         idf = np.log((1.0 + n) / (1.0 + np.minimum(df, n)))
         # A tag that everyone carries says nothing, but an item that carries no other must not vanish.
-        return unit_length(csr_array(smoothed(Y, self.C, df) @ diags_array(np.maximum(idf, 1e-3))))
+        return unit_length(csr_array(smoothed(Y, self.C, df).multiply(np.maximum(idf, 1e-3))))
 
     def z(self, Z: Matrix) -> Matrix:
         """Standardised word vectors (·, f)."""

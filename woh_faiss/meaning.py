@@ -1,0 +1,125 @@
+"""Tags as queries, and the tags that a code predicts: the model read from its tag side.
+
+A code b explains an item's word vectors z ≈ b⁺V (Eq. 9) and tags y ≈ b⁺W (Eq. 13). Read backwards, tags
+alone give bits as real numbers: the h that explains them best (`targets.decoded`). docs/adaptive.md has what
+y, z and b⁺ are in either preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .adaptive import V_of
+from .codes import unpack
+from .config import WOHConfig
+from .errors import InputError
+from .kernel import unit_rows
+from .solver import regression
+from .statistics import Statistics
+from .tag_lists import TagLists
+from .tags import Vocabulary, normalised
+from .targets import TagSide, decoded
+from .vectors import WordVectors
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meaning:
+    """What codes say about tags after some round.
+
+    Attributes
+    ----------
+    vocabulary : Vocabulary
+        Known tags and their vectors.
+    side : TagSide or None
+        How a semantic start weighs tags and vectors; None where they are taken raw.
+    n : int
+        Items seen.
+    V, W : (r + 1, f), (r + 1, c)
+        Codes to word vectors and to tags, the constant column's row last (zeros where there is none).
+    """
+
+    vocabulary: Vocabulary
+    side: TagSide | None
+    n: int
+    V: Matrix
+    W: Matrix
+
+    @classmethod
+    def of(cls, config: WOHConfig, arrays: Mapping[str, NDArray[Any]], vocabulary: Vocabulary) -> Meaning:
+        """From a model file's arrays."""
+        stats, W = Statistics.from_arrays(arrays), np.asarray(arrays["W"])
+        if config.start == "semantic":
+            side = TagSide.from_arrays(arrays)
+            return cls(vocabulary, side, int(arrays["adaptive_n"]), V_of(stats, config), W)
+        ridge = config.alpha / config.theta if config.theta else np.inf
+        V = regression(stats.C1, stats.C5, ridge) if config.theta else np.zeros_like(stats.C5)
+        return cls(vocabulary, None, stats.n, _with_constant(V), _with_constant(W))
+
+    def bits(self, tags: Sequence[Sequence[str]], vectors: WordVectors | None = None) -> Matrix:
+        """What each tag list asks of every bit, as real numbers: (q, r).
+
+        Known tags are answered by V and W. Others are looked up in `vectors` and answered by V.
+
+        Raises
+        ------
+        InputError
+            Nothing is known of any tag of a list.
+        """
+        lists = TagLists.from_lists(tags)
+        Y, Z, known = self.vocabulary.matrices(lists)
+        for row, given in enumerate(normalised(lists)):
+            strange = [tag for tag in given if tag not in self.vocabulary.tags]
+            found = [vector for tag in strange if vectors and (vector := vectors.lookup(tag)) is not None]
+            if not known[row] and not found:
+                raise InputError(
+                    f"nothing is known of the tags {', '.join(map(repr, given)) or '(none given)'}; "
+                    "'woh-index info' lists known ones, --word-vectors answers others"
+                )
+            if found:  # the mean over known and found tags
+                if len(found[0]) != Z.shape[1]:
+                    raise InputError(
+                        f"word vectors have {len(found[0])} numbers, the model's have {Z.shape[1]}"
+                    )
+                count = len(given) - len(strange)
+                Z[row] = (count * Z[row] + np.sum(found, axis=0)) / (count + len(found))
+        y, z = (Y, Z) if self.side is None else (self.side.y(Y, self._df, self.n), self.side.z(Z))
+        H = decoded(y, z, self.V, self.W)
+        if not known.all():  # no tag to hold against W
+            H[~known] = decoded(y[~known], z[~known], self.V, np.zeros_like(self.W))
+        return H
+
+    def predicted(self, packed: NDArray[np.uint8], most: int = 5) -> list[list[tuple[str, float]]]:
+        """The tags that each code (n, r // 8) predicts, best first, with scores.
+
+        A score is the mean of two: the tag's part of b⁺W, in units of the row's length, and the cosine of b⁺V
+        with the tag's own vector. Where one side says nothing the other counts alone.
+        """
+        B = unpack(packed).astype(np.float64)
+        Bp = np.column_stack([B, np.ones(len(B))])
+        E = self.vocabulary.E
+        vectors = E if self.side is None else self.side.z(E)
+        parts = [
+            M for M in (unit_rows(Bp @ self.W), unit_rows(Bp @ self.V) @ unit_rows(vectors).T) if M.any()
+        ]
+        scores = np.mean(parts, axis=0) if parts else np.zeros((len(B), len(self.vocabulary.tags)))
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+        return [
+            [(self.vocabulary.tags[j], round(float(row[j]), 4)) for j in places]
+            for row, places in zip(scores, best, strict=True)
+        ]
+
+    @property
+    def _df(self) -> Matrix:
+        return np.array([self.vocabulary.counts[tag] for tag in self.vocabulary.tags], np.float64)
+
+
+def _with_constant(M: Matrix) -> Matrix:
+    """M with a row of zeros for the constant column that the paper's codes do not have."""
+    return np.vstack([M, np.zeros((1, M.shape[1]))])
