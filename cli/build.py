@@ -42,7 +42,7 @@ def build(
     min_count: int,
     seed: int,
 ) -> None:
-    """Make a new index and learn each CHUNK, the first as round 1.
+    """Make a new index and learn each CHUNK; the first ones together, until round 1 has 2,000 items.
 
     A CHUNK is an .npz file, or a folder of .npy files, with features and tags. Without --word-vectors the
     vectors of tags are learned from the first chunk. On any error no index is left behind.
@@ -52,13 +52,20 @@ def build(
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
     """
     from woh_faiss import WOHConfig, WOHIndex, WordVectors, read_chunk
+    from woh_faiss.index import FIRST_ROUND
 
     config = WOHConfig(bits=bits, preset=preset, anchors=anchors, min_count=min_count, seed=seed)
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     chunks_read = progress(map(read_chunk, chunks), len(chunks))
     with WOHIndex.build(index_path, chunks_read, config, word_vectors=vectors) as index:
-        for round_ in index.rounds():
+        first, *later = index.rounds()
+        for round_ in (first, *later):
             report(round_)
+    if preset == "adaptive" and first.n < FIRST_ROUND:
+        click.echo(
+            f"note: round 1 had {first.n:,} items, codes get better from {FIRST_ROUND:,} on: give more CHUNKs",
+            err=True,
+        )
 
 
 @click.command()

@@ -76,9 +76,9 @@ def evaluate(
         woh-index evaluate examples/data/chunk-*.npz --word-vectors examples/data/glove-100d-tags.w2v.txt
     """
     from woh_faiss import plots
-    from woh_faiss.chunks import read_chunk
+    from woh_faiss.chunks import joined, read_chunk
     from woh_faiss.config import WOHConfig
-    from woh_faiss.protocol import joined, stream
+    from woh_faiss.protocol import stream
     from woh_faiss.vectors import WordVectors
 
     if plot is not None:

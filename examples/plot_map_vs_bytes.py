@@ -11,7 +11,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from woh_faiss import WOHConfig, WordVectors, read_chunk
-from woh_faiss.protocol import joined, stream
+from woh_faiss.chunks import joined
+from woh_faiss.protocol import stream
 
 DATA = Path(__file__).parent / "data"
 BITS = (8, 16, 32, 64, 96, 128)

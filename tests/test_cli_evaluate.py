@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from woh_faiss.chunks import read_chunk
+from woh_faiss.chunks import joined, read_chunk
 from woh_faiss.config import WOHConfig
-from woh_faiss.protocol import joined, stream
+from woh_faiss.protocol import stream
 from woh_faiss_cli.evaluate import evaluate
 
 

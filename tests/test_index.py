@@ -466,3 +466,17 @@ def test_a_folder_that_is_no_index(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(WOHError, match="no index at"):
             WOHIndex.open(path)
+
+
+@pytest.mark.parametrize("preset", ["adaptive", "paper"])
+def test_build_gathers_the_first_chunks_for_a_semantic_start(tmp_path, monkeypatch, preset):
+    monkeypatch.setattr("woh_faiss.index.FIRST_ROUND", 100)
+    chunks = [Chunk.of(*tagged(seed)) for seed in range(5)]
+    with WOHIndex.build(tmp_path / "a", chunks, preset=preset, **SMALL) as index:
+        assert [done.n for done in index.rounds()] == ([120, 40, 40] if preset == "adaptive" else [40] * 5)
+        assert index.ntotal == 200
+    named = [Chunk.of(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)]) for seed in range(2)]
+    with WOHIndex.build(tmp_path / "b", named, preset=preset, **SMALL) as index:
+        assert index.id_of("1/39") == 79
+    with WOHIndex.build(tmp_path / "c", [named[0], chunks[1]], preset=preset, **SMALL) as index:
+        assert [done.n for done in index.rounds()] == [40, 40]  # only one of them has keys

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from woh_faiss import plots
-from woh_faiss.chunks import Chunk
+from woh_faiss.chunks import Chunk, joined
 from woh_faiss.config import WOHConfig
 from woh_faiss.errors import InputError
 from woh_faiss.evaluation import cosine, l2, mean_average_precision
-from woh_faiss.protocol import Result, joined, split, stream
+from woh_faiss.protocol import Result, split, stream
 
 
 class Fake:

@@ -6,6 +6,7 @@ Everything a user may hand in is checked here, once; inner modules trust a `Chun
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from .chunk_files import read_arrays, shown
 from .errors import InputError
 from .tag_lists import TagLists, tag_lists
 
-__all__ = ["Chunk", "TagLists", "read_chunk"]
+__all__ = ["Chunk", "TagLists", "joined", "read_chunk"]
 
 #: More classes than this need a multi-hot matrix.
 MOST_CLASSES = 1 << 16
@@ -148,6 +149,50 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
         raise InputError(
             f"{shown(path)} needs more memory than there is; cut it into smaller chunks"
         ) from error
+
+
+def joined(chunks: Sequence[Chunk], names: Sequence[str] | None = None, *, own_names: bool = False) -> Chunk:
+    """One data set out of chunks stored apart; it has tags, labels or groups only if every chunk has.
+
+    `names` say in a message which chunk it is; without them their numbers do. Ids and keys are left out
+    unless `own_names`: then every chunk has them, or none.
+
+    Raises
+    ------
+    InputError
+        There is none, or their features or labels differ in width.
+    """
+    if not chunks:
+        raise InputError("there are no chunks to join, expected at least one")
+    if len(chunks) == 1:
+        return chunks[0]
+
+    names = [f"chunk {i}" for i in range(len(chunks))] if names is None else names
+
+    def stacked(name: str) -> NDArray[Any] | None:
+        arrays = [getattr(chunk, name) for chunk in chunks]
+        if any(a is None for a in arrays):
+            return None
+        for where, a in zip(names, arrays, strict=True):
+            if a.shape[1:] != arrays[0].shape[1:]:
+                raise InputError(
+                    f"{name} of {where} have {a.shape[1]} columns, those of {names[0]} {arrays[0].shape[1]}; "
+                    "give chunks of one data set, labels as 0/1 matrices"
+                )
+        return np.concatenate(arrays)
+
+    tags = [chunk.tags for chunk in chunks if chunk.tags is not None]
+    lists = [t.of_row(i) for t in tags for i in range(len(t))] if len(tags) == len(chunks) else None
+    features = stacked("features")
+    assert features is not None  # noqa: S101 - every chunk has them; this tells mypy
+    return Chunk.of(
+        features,
+        lists,
+        ids=stacked("ids") if own_names else None,
+        keys=stacked("keys") if own_names else None,
+        labels=stacked("labels"),
+        groups=stacked("groups"),
+    )
 
 
 def _stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:

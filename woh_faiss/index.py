@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from . import codes
-from .chunks import Chunk, read_chunk
+from .chunks import Chunk, joined, read_chunk
 from .config import WOHConfig
 from .errors import InputError, StoreError
 from .reading import IndexReader
@@ -20,6 +20,9 @@ from .store import Round, Store
 if TYPE_CHECKING:
     from .growing import Grower
     from .vectors import WordVectors
+
+#: Items that `build` gathers for round 1: a first chunk of 121 in place of 1,945 cost .057 MAP at 16 bits.
+FIRST_ROUND = 2000
 
 
 class WOHIndex(IndexReader):
@@ -62,6 +65,9 @@ class WOHIndex(IndexReader):
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
 
+        Each chunk is a round, but a semantic start takes its means and scales from round 1: the first chunks
+        are put together until they have `FIRST_ROUND` items.
+
         Raises
         ------
         InputError, ConfigError, StoreError
@@ -76,7 +82,7 @@ class WOHIndex(IndexReader):
         shutil.rmtree(unfinished, ignore_errors=True)  # of a killed build that had this process id
         try:
             with cls.create(unfinished, config, **hyper) as index:
-                for chunk in chunks:
+                for chunk in _gathered(chunks) if index.config.start == "semantic" else chunks:
                     index.update(chunk, word_vectors=word_vectors)
             unfinished.rename(final)
         finally:
@@ -157,6 +163,29 @@ class WOHIndex(IndexReader):
 
             self._grower = Grower(self._store, self.config)
         return self._grower
+
+
+def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The chunks, the first ones joined until they have `FIRST_ROUND` items; those that name items
+    otherwise than the first are not joined to it."""
+    waiting: list[Chunk] = []
+    rest = iter(chunks)
+    for chunk in rest:
+        if waiting and _naming(chunk) != _naming(waiting[0]):
+            yield joined(waiting, own_names=True)
+            waiting = []
+            yield chunk
+            break
+        waiting.append(chunk)
+        if sum(map(len, waiting)) >= FIRST_ROUND:
+            break
+    if waiting:
+        yield joined(waiting, own_names=True)
+    yield from rest
+
+
+def _naming(chunk: Chunk) -> tuple[bool, ...]:
+    return chunk.ids is None, chunk.keys is None, chunk.tags is None
 
 
 def _as_chunk(

@@ -147,42 +147,6 @@ def split(chunk: Chunk, queries: int | None, seed: int) -> tuple[Rows, Rows]:
     return rng.permutation(np.flatnonzero(out)), rng.permutation(np.flatnonzero(~out))
 
 
-def joined(chunks: Sequence[Chunk], names: Sequence[str] | None = None) -> Chunk:
-    """One data set out of chunks stored apart; it has tags, labels or groups only if every chunk has.
-
-    `names` say in a message which chunk it is; without them their numbers do.
-
-    Raises
-    ------
-    InputError
-        There is none, or their features or labels differ in width.
-    """
-    if not chunks:
-        raise InputError("there are no chunks to join, expected at least one")
-    if len(chunks) == 1:
-        return chunks[0]
-
-    names = [f"chunk {i}" for i in range(len(chunks))] if names is None else names
-
-    def stacked(name: str) -> NDArray[Any] | None:
-        arrays = [getattr(chunk, name) for chunk in chunks]
-        if any(a is None for a in arrays):
-            return None
-        for where, a in zip(names, arrays, strict=True):
-            if a.shape[1:] != arrays[0].shape[1:]:
-                raise InputError(
-                    f"{name} of {where} have {a.shape[1]} columns, those of {names[0]} {arrays[0].shape[1]}; "
-                    "give chunks of one data set, labels as 0/1 matrices"
-                )
-        return np.concatenate(arrays)
-
-    tags = [chunk.tags for chunk in chunks if chunk.tags is not None]
-    lists = [t.of_row(i) for t in tags for i in range(len(t))] if len(tags) == len(chunks) else None
-    features = stacked("features")
-    assert features is not None  # noqa: S101 - every chunk has them; this tells mypy
-    return Chunk.of(features, lists, labels=stacked("labels"), groups=stacked("groups"))
-
-
 def _measure(
     chunk: Chunk,
     configs: Sequence[WOHConfig],

@@ -1,0 +1,37 @@
+"""Make a tiny real store of the current format, with what it must answer. Argument: a new folder."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from woh_faiss import WOHIndex
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    words = ["sea", "hill", "city"]
+    with WOHIndex.create(folder / "index", bits=16, anchors=8, vector_size=3) as index:
+        for t in range(2):
+            topic = rng.integers(3, size=12)
+            X = (np.eye(3, 4)[topic] * 3 + rng.normal(size=(12, 4))).astype(np.float32)
+            index.update(X, [words[i] for i in topic], keys=[f"{t}/{i}" for i in range(12)])
+        index.add(np.eye(3, 4, dtype=np.float32), ids=[100, 200, 300])
+        xq = np.round(rng.normal(size=(4, 4)), 3)
+        D, I = index.search(xq, 6)
+        expected = {
+            "queries": xq.tolist(),
+            "D": D.tolist(),
+            "I": I.tolist(),
+            "keys": [item.key for item in index.items(I[0])],
+            "tags": index.tags(),
+            "rounds": [done.kind for done in index.rounds()],
+        }
+    (folder / "expected.json").write_text(json.dumps(expected) + "\n")
+
+
+if __name__ == "__main__":
+    main()
