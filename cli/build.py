@@ -58,12 +58,12 @@ def build(
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     chunks_read = progress(map(read_chunk, chunks), len(chunks))
     with WOHIndex.build(index_path, chunks_read, config, word_vectors=vectors) as index:
-        first, *later = index.rounds()
-        for round_ in (first, *later):
-            report(round_)
-    if preset == "adaptive" and first.n < FIRST_ROUND:
+        rounds = index.rounds()
+    for round_ in rounds:
+        report(round_)
+    if preset == "adaptive" and rounds[0].n < FIRST_ROUND:
         click.echo(
-            f"note: round 1 had {first.n:,} items, codes get better from {FIRST_ROUND:,} on: give more CHUNKs",
+            f"note: round 1 had {rounds[0].n:,} items; codes get better from {FIRST_ROUND:,} on",
             err=True,
         )
 

@@ -123,7 +123,9 @@ def test_a_death_at_any_step_leaves_the_old_index_or_the_new(tmp_path, before, k
     np.testing.assert_array_equal(answers(path, rounds=len(done)), new)  # of the one that was let live
 
 
-def test_a_build_that_dies_anywhere_leaves_no_index_and_the_next_one_works(tmp_path):
+def test_a_build_that_dies_anywhere_leaves_no_index_and_the_next_one_works(tmp_path, monkeypatch):
+    monkeypatch.setattr("woh_faiss.index.FIRST_ROUND", 12)  # each chunk is a round
+
     def build(path):
         WOHIndex.build(path, [Chunk.of(*CHUNKS[seed]) for seed in (0, 1)], **SMALL).close()
 
