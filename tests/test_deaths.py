@@ -129,13 +129,16 @@ def test_a_build_that_dies_anywhere_leaves_no_index_and_the_next_one_works(tmp_p
     def build(path):
         WOHIndex.build(path, [Chunk.of(*CHUNKS[seed]) for seed in (0, 1)], **SMALL).close()
 
-    expected = faiss_bytes(naive(("update", 0), ("update", 1)))
+    expected, named = faiss_bytes(naive(("update", 0), ("update", 1))), []
     for step in itertools.count():
         path = tmp_path / str(step) / "i.woh"
         path.parent.mkdir()
         if not die_at(step, lambda path=path: build(path)):
             break
-        assert not path.exists()
+        if path.exists():  # it died behind the rename, with everything done
+            named.append(step)
+            assert (path / "codes.faiss").read_bytes() == expected
+            continue
         with pytest.raises(StoreError, match="no index at"):
             WOHIndex.open(path)
         if step % 5 == 0:
@@ -143,5 +146,6 @@ def test_a_build_that_dies_anywhere_leaves_no_index_and_the_next_one_works(tmp_p
             assert len(answers(path, rounds=2)) == 24
             assert (path / "codes.faiss").read_bytes() == expected
     assert step >= 48
+    assert named == [step - 3, step - 2, step - 1]  # after the rename, before and after its fsync
     assert [entry.name for entry in path.parent.iterdir()] == ["i.woh"]
     assert (path / "codes.faiss").read_bytes() == expected

@@ -480,3 +480,8 @@ def test_build_gathers_the_first_chunks_for_a_semantic_start(tmp_path, monkeypat
         assert index.id_of("1/39") == 79
     with WOHIndex.build(tmp_path / "c", [named[0], chunks[1]], preset=preset, **SMALL) as index:
         assert [done.n for done in index.rounds()] == [40, 40]  # only one of them has keys
+
+
+def test_a_name_too_long_for_the_file_system_is_one_line(tmp_path):
+    with pytest.raises(StoreError, match=r"cannot open .*File name too long"):
+        WOHIndex.open(tmp_path / ("x" * 300))

@@ -15,7 +15,7 @@ from .chunks import Chunk, joined, read_chunk
 from .config import WOHConfig
 from .errors import InputError, StoreError
 from .reading import IndexReader
-from .store import Round, Store
+from .store import Round, Store, publish
 
 if TYPE_CHECKING:
     from .growing import Grower
@@ -84,7 +84,7 @@ class WOHIndex(IndexReader):
             with cls.create(unfinished, config, **hyper) as index:
                 for chunk in _gathered(chunks) if index.config.start == "semantic" else chunks:
                     index.update(chunk, word_vectors=word_vectors)
-            unfinished.rename(final)
+            publish(unfinished, final)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         return cls.open(final)

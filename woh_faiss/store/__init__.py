@@ -7,8 +7,9 @@ or under a new name, so a process may die anywhere and readers never see half an
 from __future__ import annotations
 
 from .catalog import Item, Round, Snapshot
+from .files import publish
 from .model import Model
 from .store import Store
 from .writing import Writing
 
-__all__ = ["Store", "Writing", "Snapshot", "Round", "Item", "Model"]
+__all__ = ["Store", "Writing", "Snapshot", "Round", "Item", "Model", "publish"]

@@ -63,6 +63,13 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def publish(unfinished: Path, final: Path) -> None:
+    """The folder `unfinished` under its own name, which survives a power cut once this returns."""
+    with step(f"rename {final.name}"):
+        unfinished.rename(final)
+    sync_folder(final.parent)
+
+
 def append(path: Path, end: int, array: NDArray[Any]) -> None:
     """The bytes of a C-contiguous array written at offset `end`, and fsynced."""
     with path.open("r+b") as file:

@@ -98,14 +98,15 @@ class Store:
             Nothing is there, it is not an index folder, it is damaged, or newer than this package.
         """
         folder = Path(path).absolute()
-        if not folder.exists():
-            raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
-        if not folder.is_dir():
-            raise StoreError(f"{folder} is a file, expected an index folder; 'woh-index build' makes one")
-        if not (folder / schema.CATALOG).exists():
-            raise StoreError(
-                f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
-            )
+        with files.failures(folder, "open"):  # a name too long for the file system, say
+            if not folder.exists():
+                raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
+            if not folder.is_dir():
+                raise StoreError(f"{folder} is a file, expected an index folder; 'woh-index build' makes one")
+            if not (folder / schema.CATALOG).exists():
+                raise StoreError(
+                    f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
+                )
         meta = catalog.read(folder, lambda connection: catalog.meta(connection, folder))
         return cls(folder, json.loads(meta["config"]), int(meta["d"]))
 
