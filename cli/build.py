@@ -61,7 +61,7 @@ def build(
         rounds = index.rounds()
     for round_ in rounds:
         report(round_)
-    if preset == "adaptive" and rounds[0].n < FIRST_ROUND:
+    if config.start == "semantic" and rounds[0].n < FIRST_ROUND:
         click.echo(
             f"note: round 1 had {rounds[0].n:,} items; codes get better from {FIRST_ROUND:,} on",
             err=True,

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from .config import WOHConfig
 from .frame import cosine, directions, rotation, unit
 from .kernel import Kernel, unit_rows
-from .solver import factor, learn_energy_round, regression
+from .solver import energy_V, factor, learn_energy_round, regression
 from .statistics import Statistics, widen
 from .targets import TagSide, decoded
 
@@ -154,9 +154,10 @@ def learn_adaptive_round(
         Gv, side, scores, chosen = _frame(phi, C3, y, z, tagged, side, r, rng)
         Gt = side.times(y, z, side.M)
     else:
-        Gt = (
-            side.times(y, z, side.M) if len(side.TT) else decoded(y, z, V_of(stats, config), widen(past.W, c))
-        )
+        if len(side.TT):
+            Gt = side.times(y, z, side.M)
+        else:
+            Gt = decoded(y, z, energy_V(stats.C1, stats.C5, config.alpha), widen(past.W, c))
         if len(Ps) > 1 and tagged.any():
             new = np.array([cosine(phi[tagged] @ P, Gt) for P in Ps])
             scores = scores + len(X) / n * (new - scores)
@@ -172,7 +173,7 @@ def learn_adaptive_round(
 
     stats = replace(stats, C2=stats.C2 + B.T @ phi, C3=C3, n=stats.n + len(B))
     ridges = RIDGES if rounds + 1 < CALIBRATING else (RIDGES[chosen],)
-    Ps = np.stack([cho_solve(factor(C3, rho), stats.C4, check_finite=False) for rho in ridges])
+    Ps = _projections(stats, ridges)
     if filling:
         more = n < config.anchors and A is None
         kept_x = np.vstack([kept_x, x]) if more else np.zeros((0, X.shape[1]))
@@ -252,14 +253,12 @@ def _refilled(
     F = kernel.map(kept_x)
     stats = replace(stats, C2=kept_B.T @ F, C3=F.T @ F)
     ridges = RIDGES if len(memory.Ps) > 1 else (RIDGES[memory.chosen],)
-    Ps = np.stack([cho_solve(factor(stats.C3, rho), stats.C4, check_finite=False) for rho in ridges])
-    return kernel, stats, Ps
+    return kernel, stats, _projections(stats, ridges)
 
 
-def V_of(stats: Statistics, config: WOHConfig) -> Matrix:
-    """V (r + 1, f) of the past (Eq. 9)."""
-    free = np.append(np.ones(len(stats.C1) - 1), 1e-6)
-    return regression(stats.C1, stats.C5, config.alpha * max(stats.C1[-1, -1], 1.0) * free)
+def _projections(stats: Statistics, ridges: tuple[float, ...]) -> Matrix:
+    """P with each ridge (Eq. 8): (len(ridges), m, r)."""
+    return np.stack([cho_solve(factor(stats.C3, rho), stats.C4, check_finite=False) for rho in ridges])
 
 
 def _spread(y: csr_array, z: Matrix, tagged: NDArray[np.bool_]) -> tuple[csr_array, Matrix]:

@@ -50,7 +50,8 @@ class WOHConfig:
     preset : str
         Where the fields marked * come from unless they are given: a name in `PRESETS`.
     anchors : int
-        Size m of the kernel map; a first chunk of fewer items gives that many anchors.
+        Size m of the kernel map. A random start with a first chunk of fewer items has that many anchors; a
+        semantic start fills them up.
     start : str
         * "random": codes start at random and are measured in the raw units of Eq. 4. "semantic": they
         start from what features and tags agree on, and every block is measured in units of its own energy.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from . import codes, validate
 from .chunks import Chunk, read_chunk
 from .config import WOHConfig
-from .errors import InputError, NotFittedError
+from .errors import InputError
 from .hasher import Hasher
 from .kernel import blocks
 from .store import Round, Snapshot, Store, Writing
@@ -32,10 +32,12 @@ class Grower:
         The index folder.
     config : WOHConfig
         The configuration it was made with.
+    hasher : callable
+        The hash function of the state that `store` serves; NotFittedError where nothing was learned.
     """
 
-    def __init__(self, store: Store, config: WOHConfig) -> None:
-        self._store, self._config = store, config
+    def __init__(self, store: Store, config: WOHConfig, hasher: Callable[[], Hasher]) -> None:
+        self._store, self._config, self._hasher = store, config, hasher
         self._trainer: WOH | None = None
         self._fingerprint: str | None = None  # of the model that the trainer in memory is at
 
@@ -74,7 +76,7 @@ class Grower:
         with self._store.writing(timeout) as writing:
             ids = new_ids(chunk, writing)
             started = time.perf_counter()
-            packed = load_hasher(self._store).encode(chunk.features)
+            packed = self._hasher().encode(chunk.features)
             committed = writing.commit(
                 kind="encoded",
                 codes=codes.pad(packed),
@@ -94,7 +96,7 @@ class Grower:
         Keeps names, not features, so that it needs the memory of one chunk.
         """
         self._store.refresh()
-        d = load_hasher(self._store).d if self._store.snapshot.model else None
+        d = self._hasher().d if self._store.snapshot.model else None
         seen: dict[int | str, str] = {}
         next_id, numbered = self._store.snapshot.next_id, list[tuple[int, int, str]]()
         for path in [os.fsdecode(path) for path in paths]:
@@ -137,15 +139,6 @@ class Grower:
         if snapshot.model is None:
             return WOH(self._config)
         return WOH.from_state(self._config, self._store.model(), self._store.anchors(), vocabulary)
-
-
-def load_hasher(store: Store) -> Hasher:
-    """The hash function of the store's newest round; NotFittedError where nothing was learned."""
-    if store.snapshot.model is None:
-        raise NotFittedError(
-            f"{store.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
-        )
-    return Hasher.from_arrays(store.model(), store.anchors())
 
 
 def new_ids(chunk: Chunk, writing: Writing) -> NDArray[np.int64]:

@@ -161,7 +161,7 @@ class WOHIndex(IndexReader):
         if self._grower is None:
             from .growing import Grower
 
-            self._grower = Grower(self._store, self.config)
+            self._grower = Grower(self._store, self.config, lambda: self.hasher)
         return self._grower
 
 

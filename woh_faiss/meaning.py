@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .adaptive import V_of
 from .codes import unpack
 from .config import WOHConfig
 from .errors import InputError
 from .kernel import unit_rows
-from .solver import regression
+from .solver import energy_V, regression
 from .statistics import Statistics
 from .tag_lists import TagLists
 from .tags import Vocabulary, normalised
@@ -57,7 +56,9 @@ class Meaning:
         stats, W = Statistics.from_arrays(arrays), np.asarray(arrays["W"])
         if config.start == "semantic":
             side = TagSide.from_arrays(arrays)
-            return cls(vocabulary, side, int(arrays["adaptive_n"]), V_of(stats, config), W)
+            return cls(
+                vocabulary, side, int(arrays["adaptive_n"]), energy_V(stats.C1, stats.C5, config.alpha), W
+            )
         ridge = config.alpha / config.theta if config.theta else np.inf
         V = regression(stats.C1, stats.C5, ridge) if config.theta else np.zeros_like(stats.C5)
         return cls(vocabulary, None, stats.n, _with_constant(V), _with_constant(W))
@@ -89,7 +90,7 @@ class Meaning:
                     )
                 count = len(given) - len(strange)
                 Z[row] = (count * Z[row] + np.sum(found, axis=0)) / (count + len(found))
-        y, z = (Y, Z) if self.side is None else (self.side.y(Y, self._df, self.n), self.side.z(Z))
+        y, z = (Y, Z) if self.side is None else (self.side.y(Y, self.vocabulary.df, self.n), self.side.z(Z))
         H = decoded(y, z, self.V, self.W)
         if not known.all():  # no tag to hold against W
             H[~known] = decoded(y[~known], z[~known], self.V, np.zeros_like(self.W))
@@ -114,10 +115,6 @@ class Meaning:
             [(self.vocabulary.tags[j], round(float(row[j]), 4)) for j in places]
             for row, places in zip(scores, best, strict=True)
         ]
-
-    @property
-    def _df(self) -> Matrix:
-        return np.array([self.vocabulary.counts[tag] for tag in self.vocabulary.tags], np.float64)
 
 
 def _with_constant(M: Matrix) -> Matrix:

@@ -17,14 +17,11 @@ from .errors import InputError, NotFittedError, StoreError
 from .hasher import Hasher
 from .kernel import unit_rows
 from .rerank import scores
-from .store import Item, Round, Store
+from .store import NO_DISTANCE, NO_ID, Item, Round, Store
 
 if TYPE_CHECKING:
     from .meaning import Meaning
     from .vectors import WordVectors
-
-#: What Faiss answers where there is no neighbour.
-NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
 
 
 class Neighbour(NamedTuple):

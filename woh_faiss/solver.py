@@ -40,8 +40,6 @@ Matrix = NDArray[np.float64]
 
 #: Smallest residual norm: a row that is explained exactly would otherwise weigh 1/0, then poison W.
 FLOOR = 1e-8
-
-
 #: The same where every block is in units of its energy: tag rows have length 1.
 UNIT_FLOOR = 1e-3
 
@@ -71,6 +69,11 @@ class Round:
 def sign(H: Matrix) -> Matrix:
     """sgn with sgn(0) = +1, as `codes.pack` has it."""
     return np.where(H >= 0, 1.0, -1.0)
+
+
+def squared_lengths(Y: csr_array) -> Matrix:
+    """‖y_i‖² of each row of Y, which stays sparse: (n,)."""
+    return np.asarray(Y.multiply(Y).sum(axis=1), dtype=np.float64).ravel()
 
 
 def factor(C: Matrix, ridge: float | Matrix) -> Any:
@@ -153,7 +156,7 @@ def learn_round(
     base = past.with_features(phi)
     # Without the μ block P takes no part in the codes; it is then the plain ridge regression on them.
     C3_factor = factor(base.C3, alpha / mu if mu else alpha)
-    y2 = np.asarray(Y.multiply(Y).sum(axis=1), dtype=np.float64).ravel()
+    y2 = squared_lengths(Y)
     B, W, YW = B0, W0, Y @ W0.T
 
     for _ in range(config.iterations):
@@ -185,6 +188,16 @@ def learn_round(
         stats = base.with_codes(B, phi, Z).with_weights(B, weights(B, W, YW, y2), Y)
         P = cho_solve(C3_factor, stats.C4, check_finite=False)
     return Round(B=B, P=P, W=W, stats=stats)
+
+
+def sparing(r: int) -> Matrix:
+    """The ridge's share of each row of V and W: it spares the constant row, but for solvability. (r + 1,)."""
+    return np.append(np.ones(r), 1e-6)
+
+
+def energy_V(C1: Matrix, C5: Matrix, alpha: float) -> Matrix:
+    """V (r + 1, f) of an energy round (Eq. 9); the constant column of B⁺ counts the tagged items."""
+    return regression(C1, C5, alpha * max(C1[-1, -1], 1.0) * sparing(len(C1) - 1))
 
 
 def learn_energy_round(
@@ -220,8 +233,8 @@ def learn_energy_round(
         C1, C5, D1, D2 of the final codes.
     """
     r = G.shape[1]
-    free = np.append(np.ones(r), 1e-6)  # the ridge spares the constant row, but for solvability
-    y2 = np.asarray(Y.multiply(Y).sum(axis=1), dtype=np.float64).ravel()
+    free = sparing(r)
+    y2 = squared_lengths(Y)
     B = sign(G)
     W = np.zeros((r + 1, Y.shape[1])) if W0 is None else W0
     YW = Y @ W.T
@@ -234,9 +247,7 @@ def learn_energy_round(
 
     for iteration in range(config.iterations):
         Bp = explaining(B)
-        C1, C5 = past.C1 + Bp.T @ Bp, past.C5 + Bp.T @ Z
-        n = C1[-1, -1]  # tagged items so far: the constant column counts them
-        V = regression(C1, C5, config.alpha * max(n, 1.0) * free)  # Eq. 9
+        V = energy_V(past.C1 + Bp.T @ Bp, past.C5 + Bp.T @ Z, config.alpha)
         k = tagged if W0 is None and not iteration else k_of(Bp, W, YW)
         stats = past.with_weights(Bp, k, Y)
         energy = max(float(np.trace(stats.D1)) / (r + 1), 1e-12)

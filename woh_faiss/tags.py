@@ -103,6 +103,11 @@ class Vocabulary:
         """Width of a vector; 0 until the first tag is admitted."""
         return int(self.E.shape[1])
 
+    @property
+    def df(self) -> NDArray[np.float64]:
+        """Items that carried each admitted tag so far: (c,)."""
+        return np.array([self.counts[tag] for tag in self.tags], np.float64)
+
     @cached_property
     def _columns(self) -> dict[str, int]:
         return {tag: column for column, tag in enumerate(self.tags)}

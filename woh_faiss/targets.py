@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 from scipy.sparse import coo_array, csr_array
 
-from .solver import factor
+from .solver import factor, squared_lengths
 
 Matrix = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ def _largest(i: NDArray[Any], j: NDArray[Any], values: Matrix, most: int) -> NDA
 
 def unit_length(Y: csr_array) -> csr_array:
     """Rows of Y scaled to length 1; empty rows stay empty."""
-    length = np.sqrt(np.asarray(Y.multiply(Y).sum(axis=1), dtype=np.float64).ravel())
+    length = np.sqrt(squared_lengths(Y))
     return csr_array(Y.multiply(1.0 / np.where(length > 0, length, 1.0)[:, None]))
 
 

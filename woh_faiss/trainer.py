@@ -93,9 +93,13 @@ class WOH:
         NotFittedError
             Nothing was learned yet.
         """
+        return self._fitted.hasher
+
+    @property
+    def _fitted(self) -> _Learned:
         if self._learned is None:
             raise NotFittedError("no round was learned yet; call partial_fit with features and tags first")
-        return self._learned.hasher
+        return self._learned
 
     @property
     def anchors_(self) -> NDArray[Any] | None:
@@ -222,9 +226,8 @@ class WOH:
         if known is not None and (memory := known.memory) is not None:
             past = Past(known.hasher.kernel, known.W, known.stats, memory)
             _same_width(Z.shape[1], len(memory.side.z_mean))
-        df = np.array([vocabulary.counts[tag] for tag in vocabulary.tags], np.float64)
         A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
-        done = learn_adaptive_round(X, Y, Z, trained, df, past, self.config, self.rounds_, A)
+        done = learn_adaptive_round(X, Y, Z, trained, vocabulary.df, past, self.config, self.rounds_, A)
         anchors = None if len(done.memory.x) else done.kernel.A.astype(np.float32)
         learned = _Learned(Hasher(done.kernel, done.P), done.W, done.stats, done.memory, anchors)
         return learned, codes.pack(done.B)
@@ -241,14 +244,12 @@ class WOH:
 
         While the anchors are not final they are among the arrays, as ``A``.
         """
-        hasher, learned = self.hasher_, self._learned
-        if learned is None:
-            raise NotFittedError("no round was learned yet; call partial_fit with features and tags first")
+        learned = self._fitted
         return {
-            **hasher.arrays(),
+            **learned.hasher.arrays(),
             **learned.stats.arrays(),
             **({} if learned.memory is None else learned.memory.arrays()),
-            **({} if learned.anchors is not None else {"A": hasher.kernel.A.astype(np.float32)}),
+            **({} if learned.anchors is not None else {"A": learned.hasher.kernel.A.astype(np.float32)}),
             "W": learned.W,
             "rounds": np.asarray(self.rounds_),
         }

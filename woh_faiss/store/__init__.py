@@ -10,6 +10,7 @@ from .catalog import Item, Round, Snapshot
 from .files import publish
 from .model import Model
 from .store import Store
+from .view import NO_DISTANCE, NO_ID
 from .writing import Writing
 
-__all__ = ["Store", "Writing", "Snapshot", "Round", "Item", "Model", "publish"]
+__all__ = ["Store", "Writing", "Snapshot", "Round", "Item", "Model", "publish", "NO_DISTANCE", "NO_ID"]
