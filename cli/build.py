@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from .errors import one_line_errors
-from .options import chunks_argument, index_option, preset_option, word_vectors_option
+from .options import (
+    chunks_argument,
+    index_option,
+    on_duplicate_option,
+    preset_option,
+    word_vectors_option,
+)  # fmt: skip
 
 if TYPE_CHECKING:
+    from woh_faiss.naming import OnDuplicate
     from woh_faiss.store import Round
 
 T = TypeVar("T")
@@ -31,6 +38,13 @@ T = TypeVar("T")
     "--min-count", type=int, default=2, show_default=True, help="Uses before a tag is learned from."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides every random draw.")
+@click.option(
+    "--keep-models",
+    type=int,
+    default=2,
+    show_default=True,
+    help="Newest models to keep: how far rollback can go.",
+)
 @one_line_errors
 def build(
     chunks: Sequence[Path],
@@ -41,6 +55,7 @@ def build(
     anchors: int,
     min_count: int,
     seed: int,
+    keep_models: int,
 ) -> None:
     """Make a new index and learn each CHUNK; the first ones together, until round 1 has 2,000 items.
 
@@ -54,7 +69,9 @@ def build(
     from woh_faiss import WOHConfig, WOHIndex, WordVectors, read_chunk
     from woh_faiss.index import FIRST_ROUND
 
-    config = WOHConfig(bits=bits, preset=preset, anchors=anchors, min_count=min_count, seed=seed)
+    config = WOHConfig(
+        bits=bits, preset=preset, anchors=anchors, min_count=min_count, seed=seed, keep_models=keep_models
+    )
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     chunks_read = progress(map(read_chunk, chunks), len(chunks))
     with WOHIndex.build(index_path, chunks_read, config, word_vectors=vectors) as index:
@@ -72,8 +89,11 @@ def build(
 @chunks_argument
 @index_option
 @word_vectors_option
+@on_duplicate_option
 @one_line_errors
-def update(chunks: Sequence[Path], index_path: Path, word_vectors: Path | None) -> None:
+def update(
+    chunks: Sequence[Path], index_path: Path, word_vectors: Path | None, on_duplicate: OnDuplicate
+) -> None:
     """Learn each CHUNK as one more round and append its codes.
 
     The vectors of known tags are kept in the index: --word-vectors is needed only for tags that are new,
@@ -87,15 +107,17 @@ def update(chunks: Sequence[Path], index_path: Path, word_vectors: Path | None) 
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.open(index_path) as index:
-        for round_ in progress(index.extend(chunks, word_vectors=vectors), len(chunks)):
+        done = index.extend(chunks, word_vectors=vectors, on_duplicate=on_duplicate)
+        for round_ in progress(done, len(chunks)):
             report(round_)
 
 
 @click.command()
 @chunks_argument
 @index_option
+@on_duplicate_option
 @one_line_errors
-def add(chunks: Sequence[Path], index_path: Path) -> None:
+def add(chunks: Sequence[Path], index_path: Path, on_duplicate: OnDuplicate) -> None:
     """Encode each CHUNK with the newest hash function and append its codes; no tags are needed.
 
     \b
@@ -105,16 +127,20 @@ def add(chunks: Sequence[Path], index_path: Path) -> None:
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        for round_ in progress(index.extend(chunks, learn=False), len(chunks)):
+        for round_ in progress(index.extend(chunks, learn=False, on_duplicate=on_duplicate), len(chunks)):
             report(round_)
 
 
 def report(round_: Round) -> None:
     """One line on stderr about a committed round."""
+    health = round_.health or {}
     done = f"round {round_.round}: {round_.n:,} items appended"
+    if round_.removed:
+        done += f", {round_.removed:,} of them replace older ones"
+    if health.get("skipped"):
+        done += f", {health['skipped']:,} skipped"
     if round_.kind == "trained":
         done += f", {round_.trained:,} learned from in {round_.seconds:.1f} s"
-    health = round_.health or {}
     if "tags_new" in health:
         done += f"; {health['tags_total']:,} tags known"
         if health["tags_new"]:

@@ -10,6 +10,7 @@ import click
 from .build import add, build, update
 from .evaluate import evaluate
 from .info import info
+from .life import compact, remove, rollback, verify
 from .query import query
 
 
@@ -32,5 +33,5 @@ def main() -> None:
     """
 
 
-for command in (build, update, add, query, info, evaluate):
+for command in (build, update, add, remove, query, info, verify, compact, rollback, evaluate):
     main.add_command(command)

@@ -45,6 +45,14 @@ preset_option = click.option(
     help="adaptive calibrates itself; paper has the published constants.",
 )
 
+on_duplicate_option = click.option(
+    "--on-duplicate",
+    type=click.Choice(["error", "skip", "replace"]),
+    default="error",
+    show_default=True,
+    help="What to do with items whose id or key is in the index.",
+)
+
 
 def print_json(record: Any) -> None:
     """One JSON line; what stdout's encoding may not have is escaped, which means the same."""

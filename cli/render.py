@@ -66,7 +66,10 @@ def print_info(facts: dict[str, Any]) -> None:
     """What `WOHIndex.info` says, as three short tables."""
     out = console()
     summary = Table(box=box.SIMPLE_HEAD, show_header=False)
-    for name in ("path", "ntotal", "rounds", "bits", "stored_bits", "d", "anchors", "preset", "fingerprint"):
+    names = ["path", "ntotal", "rounds", "bits", "stored_bits", "d", "anchors", "preset", "fingerprint"]
+    if facts["removed"]:
+        names[2:2] = ["rows", "removed"]
+    for name in names:
         summary.add_row(name, str(facts[name]))
     summary.add_row("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen")
     summary.add_row("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"]))
@@ -77,6 +80,7 @@ def print_info(facts: dict[str, Any]) -> None:
         "round",
         "kind",
         "items",
+        "removed",
         "learned from",
         "ntotal",
         "seconds",
@@ -85,9 +89,11 @@ def print_info(facts: dict[str, Any]) -> None:
     ):
         table.add_column(name, justify="right")
     for row in facts["history"]:
-        health = row["health"]
+        health = row["health"] or {}
+        balance, distinct = health.get("balance"), health.get("distinct")
         table.add_row(
-            str(row["round"]), row["kind"], f"{row['n']:,}", f"{row['trained']:,}", f"{row['ntotal']:,}",
-            f"{row['seconds']:.2f}", f"{health['balance']:.2f}", f"{health['distinct']:.0%}",
+            str(row["round"]), row["kind"], f"{row['n']:,}", f"{row['removed']:,}",
+            f"{row['trained']:,}", f"{row['ntotal']:,}", f"{row['seconds']:.2f}",
+            "" if balance is None else f"{balance:.2f}", "" if distinct is None else f"{distinct:.0%}",
         )  # fmt: skip
     out.print(table)

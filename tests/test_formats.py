@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from woh_faiss import WOHIndex
+from woh_faiss.errors import InputError
 from woh_faiss.store import schema
 
 STORES = sorted((Path(__file__).parent / "stores").glob("format-*"))
@@ -24,8 +25,39 @@ def test_a_store_of_every_format_answers_as_it_did(store, tmp_path):
         assert [item.key for item in index.items(I[0])] == expected["keys"]
         assert [list(row) for row in index.tags()] == expected["tags"]
         assert [done.kind for done in index.rounds()] == expected["rounds"]
+        assert WOHIndex.verify(index.path) == []
+        before = index.ntotal
+        removed = [id_ for id_ in (5, 200) if index._store.find([id_])]
         index.update(np.eye(3, 4), ["sea", "hill", "city"])
-        assert index.ntotal == 30
+        assert index.ntotal == before + 3
+        index.remove([0, *removed])
+        assert index.compact().clean
+        assert index.ntotal == before + 2 - len(removed)
+        assert WOHIndex.verify(index.path) == []
+
+
+def test_an_older_format_is_read_without_a_write_and_migrated_by_the_first_writer(tmp_path):
+    shutil.copytree(STORES[0] / "index", tmp_path / "index")
+    before = (tmp_path / "index" / "catalog.db").read_bytes()
+    with WOHIndex.open(tmp_path / "index") as index:
+        index.search(np.eye(1, 4), 3)
+        index.items([0])
+        index.info()
+        with index._store.writing():
+            pass  # nothing was committed
+        assert (tmp_path / "index" / "catalog.db").read_bytes() == before
+        reader = WOHIndex.open(tmp_path / "index")
+        expected = reader.search(np.eye(3, 4), 30)
+        index.remove([0])
+        assert [item.id for item in reader.items([0, 100])] == [0, 100]
+        np.testing.assert_array_equal(reader.search(np.eye(3, 4), 30)[1], expected[1])
+        assert reader.refresh()
+        assert reader.ntotal == 26
+        with pytest.raises(InputError, match=r"round 2 cannot be restored.* is 3"):
+            index.rollback(2)  # format 1 kept no counts of tags to go back to
+        index.rollback(3)
+        assert index.items([0])[0].row == 0
+        reader.close()
 
 
 def test_the_current_format_is_among_them():

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from store_worker import chunk, commit, dump, faiss_bytes
 
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import Item, Store, catalog, files
+from woh_faiss.store import Item, Snapshot, Store, catalog, files
 
 
 def naive_search(codes, ids, queries, k):
@@ -162,14 +162,8 @@ def test_everything_a_round_was_given_comes_back(store):
     commit(store, **chunk(1, anchors=True))
     commit(store, **chunk(2, kind="encoded"))
     first, second = store.rounds()
-    assert (first.kind, first.n, first.first_row, first.ntotal, first.max_id, first.trained) == (
-        "trained",
-        5,
-        0,
-        5,
-        1012,
-        5,
-    )
+    assert (first.kind, first.n, first.removed, first.ntotal, first.trained) == ("trained", 5, 0, 5, 5)
+    assert (first.first_row, first.end_row) == (0, 5)
     assert (first.chunk_hash, first.seconds, first.health, first.model) == (
         "hash1",
         0.25,
@@ -183,7 +177,7 @@ def test_everything_a_round_was_given_comes_back(store):
         first.fingerprint,
     )
     assert first.time <= second.time
-    assert store.snapshot == catalog.Snapshot(2, 10, "model-1.npz", first.fingerprint, 2013)
+    assert store.snapshot == Snapshot(2, 10, 10, "model-1.npz", first.fingerprint, 2013, 0, True)
     assert_array_equal(store.anchors(), np.arange(6.0).reshape(3, 2))
     assert isinstance(store.anchors(), np.memmap)
     assert sorted(store.model()) == ["P", "round"]
@@ -624,7 +618,7 @@ DAMAGE = {
     "no table": (lambda p: sql(p / "catalog.db", "DROP TABLE rounds"), "cannot be used.*no such table"),
     "newer": (
         lambda p: sql(p / "catalog.db", "PRAGMA user_version = 9"),
-        "format 9.*up to 1: upgrade woh-faiss",
+        "format 9.*up to 2: upgrade woh-faiss",
     ),
 }
 

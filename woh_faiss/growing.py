@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from . import codes, validate
 from .chunks import Chunk, read_chunk
@@ -17,6 +19,17 @@ from .config import WOHConfig
 from .errors import InputError
 from .hasher import Hasher
 from .kernel import blocks
+from .naming import (
+    Named,
+    OnDuplicate,
+    check_policy,
+    free_ids,
+    match,
+    names,
+    refuse_removed,
+    resolve,
+    to_remove,
+)  # fmt: skip
 from .store import Round, Snapshot, Store, Writing
 from .tags import Vocabulary, normalised
 from .trainer import WOH
@@ -39,129 +52,151 @@ class Grower:
     def __init__(self, store: Store, config: WOHConfig, hasher: Callable[[], Hasher]) -> None:
         self._store, self._config, self._hasher = store, config, hasher
         self._trainer: WOH | None = None
-        self._fingerprint: str | None = None  # of the model that the trainer in memory is at
+        # Of the model that the trainer in memory is at; a rewritten index may have lost tags it knows.
+        self._at_state: tuple[str | None, int] = None, 0
 
-    def update(self, chunk: Chunk, word_vectors: WordVectors | None, timeout: float) -> Round:
+    def update(
+        self, chunk: Chunk, word_vectors: WordVectors | None, timeout: float, on_duplicate: OnDuplicate
+    ) -> Round:
         """Learn `chunk` and append it; see `WOHIndex.update`."""
         if chunk.tags is None:
             raise InputError(
                 "the chunk has no tags to learn from; 'woh-index add' (WOHIndex.add) only encodes it"
             )
         with self._store.writing(timeout) as writing:
-            ids = new_ids(chunk, writing)
+            named = resolve(chunk, writing, on_duplicate)
+            if named.chunk is None:
+                return self._nothing_new(chunk, named, writing)
             trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
-            trainer.partial_fit(chunk.features, chunk.tags, word_vectors=word_vectors)
+            tags: Any = named.chunk.tags
+            trainer.partial_fit(named.chunk.features, tags, word_vectors=word_vectors)
             learned = bool(trainer.trained_.any())
             committed = writing.commit(
                 kind="trained" if learned else "encoded",
                 codes=codes.pad(trainer.codes_),
-                ids=ids,
-                keys=_keys(chunk),
-                tags=normalised(chunk.tags),
+                ids=named.ids,
+                keys=named.keys,
+                tags=normalised(tags),
                 trained=int(trainer.trained_.sum()),
                 seconds=time.perf_counter() - started,
                 model=trainer.state() if learned else None,
                 anchors=None if writing.has_anchors else trainer.anchors_,
                 tag_rows=trainer.vocabulary_.rows(trainer.touched_),
                 chunk_hash=digest(chunk),
-                health=codes.health(trainer.codes_) | asdict(trainer.coverage_),
+                health=codes.health(trainer.codes_) | asdict(trainer.coverage_) | _skipped(named),
+                remove=named.replaced,
             )
-            self._trainer, self._fingerprint = trainer, committed.fingerprint
+            self._trainer, self._at_state = trainer, (committed.fingerprint, committed.generation)
         return self._store.round(committed.round)
 
-    def add(self, chunk: Chunk, timeout: float) -> Round:
+    def add(self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate) -> Round:
         """Encode `chunk` and append it; see `WOHIndex.add`."""
         with self._store.writing(timeout) as writing:
-            ids = new_ids(chunk, writing)
+            named = resolve(chunk, writing, on_duplicate)
+            if named.chunk is None:
+                return self._nothing_new(chunk, named, writing)
             started = time.perf_counter()
-            packed = self._hasher().encode(chunk.features)
+            packed = self._hasher().encode(named.chunk.features)
+            tags = named.chunk.tags
             committed = writing.commit(
                 kind="encoded",
                 codes=codes.pad(packed),
-                ids=ids,
-                keys=_keys(chunk),
-                tags=normalised(chunk.tags) if chunk.tags is not None else [[]] * len(chunk),
+                ids=named.ids,
+                keys=named.keys,
+                tags=[[]] * len(packed) if tags is None else normalised(tags),
                 trained=0,
                 seconds=time.perf_counter() - started,
                 chunk_hash=digest(chunk),
-                health=codes.health(packed),
+                health=codes.health(packed) | _skipped(named),
+                remove=named.replaced,
             )
         return self._store.round(committed.round)
 
-    def check(self, paths: Sequence[str | os.PathLike[str]], learn: bool) -> None:
+    def _nothing_new(self, chunk: Chunk, named: Named, writing: Writing) -> Round:
+        """A round all of whose items were skipped: one a chunk, whatever is in it."""
+        committed = writing.commit(
+            kind="encoded",
+            codes=np.empty((0, self._store.d // 8), np.uint8),
+            ids=[],
+            keys=[],
+            tags=[],
+            trained=0,
+            seconds=0.0,
+            chunk_hash=digest(chunk),
+            health=_skipped(named),
+        )
+        return self._store.round(committed.round)
+
+    def remove(
+        self, ids: ArrayLike | None, keys: Sequence[str] | None, ignore_missing: bool, timeout: float
+    ) -> int:
+        """Take items away; see `WOHIndex.remove`."""
+        with self._store.writing(timeout) as writing:
+            found = to_remove(ids, keys, writing, ignore_missing)
+            if found:
+                writing.remove(found)
+        return len(found)
+
+    def check(
+        self, paths: Sequence[str | os.PathLike[str]], learn: bool, on_duplicate: OnDuplicate = "error"
+    ) -> None:
         """Refuse what would stop these chunk files after the first: widths, tags, keys, ids given or not.
 
         Keeps names, not features, so that it needs the memory of one chunk.
         """
+        check_policy(on_duplicate)
         self._store.refresh()
         d = self._hasher().d if self._store.snapshot.model else None
         seen: dict[int | str, str] = {}
+        pairs: dict[int | str, tuple[int, str]] = {}  # ids and keys that came together, by either
         next_id, numbered = self._store.snapshot.next_id, list[tuple[int, int, str]]()
-        for path in [os.fsdecode(path) for path in paths]:
-            chunk = read_chunk(path)
-            d = validate.features(chunk.features[:0], d=d, name=f"{path}: features").shape[1]
-            if learn and chunk.tags is None:
-                raise InputError(f"{path} has no tags to learn from; 'woh-index add' only encodes it")
-            names: list[int | str] = [] if chunk.keys is None else chunk.keys.tolist()
-            if chunk.ids is None:
-                numbered.append((next_id, len(chunk), path))
-                next_id += len(free_ids(next_id, len(chunk)))
-            else:
-                for first, n, earlier in numbered:
-                    if (taken := chunk.ids[(chunk.ids >= first) & (chunk.ids < first + n)]).size:
-                        raise InputError(
-                            f"{path}: id {taken[0]} is what an item of {earlier}, which has no ids, gets; "
-                            f"give {path} first, or ids in every file"
-                        )
-                next_id = max(next_id, int(chunk.ids.max()) + 1)
-                names += chunk.ids.tolist()
-            for name in names:
-                if name in seen:
-                    kind = "key" if isinstance(name, str) else "id"
-                    raise InputError(f"{kind} {name!r} is both in {seen[name]} and in {path}; give it once")
-                seen[name] = path
         with self._store.writing() as writing:
-            known_ids = writing.known_ids([name for name in seen if not isinstance(name, str)])
-            known_keys = writing.known_keys([name for name in seen if isinstance(name, str)])
-        for kind, known in (("id", known_ids.tolist()), ("key", known_keys)):
-            if known:
-                raise InputError(
-                    f"{seen[known[0]]}: {kind} {known[0]!r} is in the index already; leave it out"
-                )
+            for path in [os.fsdecode(path) for path in paths]:
+                chunk = read_chunk(path)
+                d = validate.features(chunk.features[:0], d=d, name=f"{path}: features").shape[1]
+                if learn and chunk.tags is None:
+                    raise InputError(f"{path} has no tags to learn from; 'woh-index add' only encodes it")
+                ids, keys = names(chunk)
+                if ids is None:
+                    numbered.append((next_id, len(chunk), path))
+                    next_id += len(free_ids(next_id, len(chunk)))
+                else:
+                    for first, n, earlier in numbered:
+                        if taken := [id_ for id_ in ids if first <= id_ < first + n]:
+                            raise InputError(
+                                f"{path}: id {taken[0]} is what an item of {earlier}, which has no ids, "
+                                f"gets; give {path} first, or ids in every file"
+                            )
+                    next_id = max(next_id, max(ids) + 1)
+                with _of_file(path):
+                    live = writing.live(ids or (), keys or ())
+                    refuse_removed(ids or [], live, writing)
+                    match(ids, keys, live, len(chunk), on_duplicate)
+                for pair in zip(ids or (), keys or (), strict=False):
+                    for name in pair:
+                        if pairs.setdefault(name, pair) != pair:
+                            raise InputError(
+                                f"{path}: id {pair[0]} has key {pair[1]!r}, in an earlier file id "
+                                f"{pairs[name][0]} has key {pairs[name][1]!r}; give each its own"
+                            )
+                for name in [*(keys or ()), *(ids or ())]:
+                    if name in seen and on_duplicate == "error":
+                        kind = "key" if isinstance(name, str) else "id"
+                        raise InputError(
+                            f"{kind} {name!r} is both in {seen[name]} and in {path}; give it once"
+                        )
+                    seen[name] = path
 
     def _at(self, snapshot: Snapshot) -> WOH:
         """The trainer as of `snapshot`: the one in memory if it is there, else from disk."""
-        if self._trainer is not None and self._fingerprint == snapshot.fingerprint:
+        if self._trainer is not None and self._at_state == (snapshot.fingerprint, snapshot.generation):
             return self._trainer
         vocabulary = Vocabulary.from_rows(self._store.tag_rows(), self._config.min_count)
         if snapshot.model is None:
             return WOH(self._config)
         return WOH.from_state(self._config, self._store.model(), self._store.anchors(), vocabulary)
-
-
-def new_ids(chunk: Chunk, writing: Writing) -> NDArray[np.int64]:
-    """The chunk's ids, or the next free ones; refused before any work where an id or key was used before."""
-    if chunk.keys is not None and (used := writing.known_keys(chunk.keys.tolist())):
-        raise InputError(
-            f"key {used[0]!r} is in the index already ({len(used)} of {len(chunk)} are); leave them out"
-        )
-    if chunk.ids is None:
-        return free_ids(writing.next_id, len(chunk))
-    known = writing.known_ids(chunk.ids)
-    if len(known):
-        raise InputError(
-            f"id {known[0]} is in the index already ({len(known)} of {len(chunk)} are); leave them out"
-        )
-    return chunk.ids
-
-
-def free_ids(first: int, n: int) -> NDArray[np.int64]:
-    """n ids from `first` on, the largest ever used plus 1; InputError where int64 ends before them."""
-    if first > np.iinfo(np.int64).max - n:
-        raise InputError(f"ids after {first - 1} do not fit in 64 signed bits; give ids with the chunk")
-    return np.arange(first, first + n, dtype=np.int64)
 
 
 def digest(chunk: Chunk) -> str:
@@ -173,10 +208,19 @@ def digest(chunk: Chunk) -> str:
         sha.update("\0".join(chunk.tags.names).encode())
         sha.update(np.ascontiguousarray(chunk.tags.indptr).data)
         sha.update(np.ascontiguousarray(chunk.tags.indices).data)
-    for names in (chunk.ids, chunk.keys):
-        sha.update(repr(None if names is None else names.tolist()).encode())
+    for named in names(chunk):
+        sha.update(repr(named).encode())
     return sha.hexdigest()
 
 
-def _keys(chunk: Chunk) -> list[str | None]:
-    return [None] * len(chunk) if chunk.keys is None else chunk.keys.tolist()
+def _skipped(named: Named) -> dict[str, int]:
+    return {"skipped": named.skipped} if named.skipped else {}
+
+
+@contextmanager
+def _of_file(path: str) -> Iterator[None]:
+    """An InputError inside says which file it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

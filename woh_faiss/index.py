@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -19,10 +20,21 @@ from .store import Round, Store, publish
 
 if TYPE_CHECKING:
     from .growing import Grower
+    from .naming import OnDuplicate
     from .vectors import WordVectors
 
 #: Items that `build` gathers for round 1: a first chunk of 121 in place of 1,945 cost .057 MAP at 16 bits.
 FIRST_ROUND = 2000
+
+
+class Compacted(NamedTuple):
+    """What `WOHIndex.compact` did: items erased, and whether no trace of them is left in the catalogue.
+
+    Where another process had the catalogue open, a trace may be; compact again.
+    """
+
+    items: int
+    clean: bool
 
 
 class WOHIndex(IndexReader):
@@ -97,6 +109,7 @@ class WOHIndex(IndexReader):
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
         word_vectors: WordVectors | None = None,
+        on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
     ) -> Round:
         """Learn one chunk and append its codes: one round, committed whole or not at all.
@@ -107,19 +120,24 @@ class WOHIndex(IndexReader):
             The chunk, or its features with `tags`, `ids` and `keys` as `Chunk.of` takes them.
         word_vectors : WordVectors, optional
             Vectors for tags that are new; without it they take the mean vector of the tags they occur with.
+        on_duplicate : "error", "skip" or "replace"
+            What to do with items whose id or key is in the index: refuse the chunk, leave them out, or put
+            the new code and tags in the old one's place, under the same id. What was learned from the old
+            item stays learned. A chunk of which nothing is left is a round of no items.
         timeout : float
             Seconds to wait for another writer.
 
         Raises
         ------
         InputError
-            The chunk cannot be used, an id or key is in the index already, or nothing can be learned.
+            The chunk cannot be used, an id or key is in the index already, an id was removed, an id is known
+            under another key (or a key under another id), or nothing can be learned.
         LockedError
             Another writer holds the index.
         StoreError
             The index is damaged or cannot be written.
         """
-        return self._grow.update(_as_chunk(features, tags, ids, keys), word_vectors, timeout)
+        return self._grow.update(_as_chunk(features, tags, ids, keys), word_vectors, timeout, on_duplicate)
 
     def add(
         self,
@@ -128,6 +146,7 @@ class WOHIndex(IndexReader):
         *,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
     ) -> Round:
         """Encode one chunk with the newest hash function and append its codes; nothing is learned.
@@ -135,7 +154,68 @@ class WOHIndex(IndexReader):
         Tags, if there are any, are kept to be shown, not counted. Parameters and errors as `update`,
         and NotFittedError where no round was learned yet.
         """
-        return self._grow.add(_as_chunk(features, tags, ids, keys), timeout)
+        return self._grow.add(_as_chunk(features, tags, ids, keys), timeout, on_duplicate)
+
+    def remove(
+        self,
+        ids: ArrayLike | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        ignore_missing: bool = False,
+        timeout: float = 10.0,
+    ) -> int:
+        """Take the items with these ids or keys out of every answer, in one commit; returns how many.
+
+        Their codes stay in the file, marked, until `compact`; readers see them until they `refresh`. A
+        removed id is not used again while the index knows of it; a key is free at once. What was learned
+        from them stays learned.
+
+        Raises
+        ------
+        InputError
+            Something is not in the index, and `ignore_missing` is false; nothing was removed.
+        LockedError, StoreError
+            As `update`.
+        """
+        return self._grow.remove(ids, keys, ignore_missing, timeout)
+
+    def compact(self, *, timeout: float = 10.0) -> Compacted:
+        """Write the files anew without removed items, and leave no trace of them: code, id, key and tags.
+
+        Readers go on with what they have mapped. Tags that only removed items carry go too, unless something
+        was learned from them: what was learned stays, as do the counts of tags. The time is that of copying
+        the index. It can be given again, and must be where it was killed or `clean` is false.
+
+        Raises
+        ------
+        LockedError, StoreError
+            As `update`.
+        """
+        return Compacted(*self._store.compact(timeout))
+
+    def rollback(self, round: int, *, timeout: float = 10.0) -> None:  # noqa: A002 - what it is called everywhere
+        """Go back to the state after a round, as if later ones had never been; 0 is the empty index.
+
+        Items that were removed or replaced since are back, unless `compact` has erased them. What later
+        updates learn is what they would have learned then. No id that the index gave is given again.
+
+        Raises
+        ------
+        InputError
+            There is no such round, or its model is not among the `keep_models` newest any more.
+        LockedError, StoreError
+            As `update`.
+        """
+        self._store.rollback(operator.index(round), timeout)
+
+    @staticmethod
+    def verify(path: str | os.PathLike[str]) -> list[str]:
+        """All faults of the index at `path`, a line each: which file, what, what to do; none if it is sound.
+
+        Every byte is read: codes, ids, models, anchors, catalogue. Opening and searching check lengths and
+        layouts only. It works where `open` does not.
+        """
+        return Store.verify(path)
 
     def extend(
         self,
@@ -143,6 +223,7 @@ class WOHIndex(IndexReader):
         *,
         learn: bool = True,
         word_vectors: WordVectors | None = None,
+        on_duplicate: OnDuplicate = "error",
     ) -> Iterator[Round]:
         """`update` (or, without `learn`, `add`) each chunk file in turn, yielding its round once committed.
 
@@ -150,10 +231,13 @@ class WOHIndex(IndexReader):
         the index as it was. Errors as `update` and `add`, and InputError for a file that cannot be read.
         """
         if len(paths) > 1:
-            self._grow.check(paths, learn)
+            self._grow.check(paths, learn, on_duplicate)
         for path in paths:
             chunk = read_chunk(path)
-            yield self.update(chunk, word_vectors=word_vectors) if learn else self.add(chunk)
+            if learn:
+                yield self.update(chunk, word_vectors=word_vectors, on_duplicate=on_duplicate)
+            else:
+                yield self.add(chunk, on_duplicate=on_duplicate)
 
     @property
     def _grow(self) -> Grower:

@@ -106,7 +106,11 @@ class IndexReader:
                 f"{self.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
             )
         if self._hasher is None or self._hasher[0] != fingerprint:
-            self._hasher = fingerprint, Hasher.from_arrays(self._store.model(), self._store.anchors())
+            model = self._store.model()
+            try:
+                self._hasher = fingerprint, Hasher.from_arrays(model, self._store.anchors())
+            except (KeyError, ValueError, TypeError) as error:
+                raise model.damaged(error) from error
         return self._hasher[1]
 
     def items(self, ids: ArrayLike) -> list[Item]:
@@ -138,6 +142,8 @@ class IndexReader:
         return {
             "path": str(self.path),
             "ntotal": self.ntotal,
+            "rows": self._store.snapshot.rows,
+            "removed": self._store.snapshot.rows - self.ntotal,
             "rounds": self._store.snapshot.round,
             "bits": self.config.bits,
             "stored_bits": self._store.d,
@@ -152,6 +158,20 @@ class IndexReader:
             "sizes": self._store.sizes(),
             "history": [asdict(round_) for round_ in self.rounds()],
         }
+
+    def reconstruct(self, id: int, *, signs: bool = False) -> NDArray[Any]:  # noqa: A002 - Faiss has no better
+        """The stored code of one item: (bits // 8,) uint8, or its (bits,) signs, -1 or +1, as int8.
+
+        Raises
+        ------
+        InputError
+            No item has this id, or it was removed.
+        """
+        if not self._store.find([id]):
+            raise InputError(f"id {id} is not in {self.path}; 'woh-index query' shows the ids there are")
+        packed = codes.unpad(self._store.codes([id]), self.config.bits)
+        code: NDArray[Any] = codes.unpack(packed)[0] if signs else packed[0]
+        return code
 
     # ---- answering ----------------------------------------------------------------------------------
 
@@ -289,9 +309,9 @@ class IndexReader:
         return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
 
     def describe(self, D: NDArray[Any], I: NDArray[np.int64]) -> list[list[Neighbour]]:
-        """What `search` found, with keys and tags: a list a query, without the places that are empty."""
-        items = {item.id: item for item in self.items(np.unique(I[I != NO_ID]))}
+        """What `search` found, with keys and tags: a list a query, without empty or erased places."""
+        items = self._store.find(np.unique(I[I != NO_ID]))  # all, but for what `compact` erased meanwhile
         return [
-            [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i != NO_ID]
+            [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i in items]
             for row in zip(D.tolist(), I.tolist(), strict=True)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -179,3 +180,9 @@ def short(value: Any) -> str:
     text = ascii(value)
     text = text if text.isprintable() else type(value).__name__
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """A few of the names, for a message: all of many would fill the screen."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

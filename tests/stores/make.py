@@ -20,6 +20,8 @@ def main() -> None:
             X = (np.eye(3, 4)[topic] * 3 + rng.normal(size=(12, 4))).astype(np.float32)
             index.update(X, [words[i] for i in topic], keys=[f"{t}/{i}" for i in range(12)])
         index.add(np.eye(3, 4, dtype=np.float32), ids=[100, 200, 300])
+        index.remove([5, 200], keys=["0/7"])
+        index.add(np.eye(2, 4, dtype=np.float32), ["sea", "lake"], ids=[300, 20], on_duplicate="replace")
         xq = np.round(rng.normal(size=(4, 4)), 3)
         D, I = index.search(xq, 6)
         expected = {

@@ -6,9 +6,9 @@ or under a new name, so a process may die anywhere and readers never see half an
 
 from __future__ import annotations
 
-from .catalog import Item, Round, Snapshot
 from .files import publish
 from .model import Model
+from .records import Item, Round, Snapshot
 from .store import Store
 from .view import NO_DISTANCE, NO_ID
 from .writing import Writing

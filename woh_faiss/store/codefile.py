@@ -102,6 +102,19 @@ def _check(path: Path, found: bytes, d: int) -> None:
         )
 
 
+def check(path: Path, d: int) -> None:
+    """StoreError unless the file has our layout, with codes of `d` bits."""
+    with path.open("rb") as file:
+        _check(path, file.read(START), d)
+
+
+def counts(path: Path) -> tuple[int, int]:
+    """Codes, and bytes of codes, that the header of a file of our layout says there are."""
+    with path.open("rb") as file:
+        *_, ntotal, _, _, size = _HEADER.unpack(file.read(START))
+    return ntotal, size
+
+
 def settle(path: Path, d: int, ntotal: int) -> None:
     """Cut the file to the committed end and make its header say so; no write where all is well."""
     files.truncate(path, end(d, ntotal))

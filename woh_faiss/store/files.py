@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss.errors import StoreError
+
+from . import schema
 
 #: Suffix of a file that has not been renamed to its own name yet.
 TEMPORARY = ".tmp"
@@ -80,6 +83,17 @@ def append(path: Path, end: int, array: NDArray[Any]) -> None:
         sync(file, path.name)
 
 
+def write(path: Path, head: bytes, blocks: Iterable[NDArray[Any]]) -> None:
+    """A whole new file, fsynced: `head`, then the arrays' bytes."""
+    with path.open("wb") as file:
+        with step(f"write {path.name}"):
+            file.write(head)
+            for block in blocks:
+                file.write(np.ascontiguousarray(block).data if block.size else b"")
+            file.flush()
+        sync(file, path.name)
+
+
 def truncate(path: Path, end: int) -> None:
     """Cut what an update that died left behind offset `end`; StoreError if the file ends before it."""
     size = file_size(path)
@@ -118,3 +132,12 @@ def short(path: Path, size: int, expected: int) -> StoreError:
         f"{path} has {size} bytes, the catalogue counts {expected}: the file was cut; "
         "restore it from a backup, or build the index again"
     )
+
+
+def newest(folder: Path, name: str, generation: int) -> Path:
+    """Where codes or ids of `generation` are: still pending, or in place of the ones before.
+
+    Which generation is in place no name says: ask the catalogue again once the file is open.
+    """
+    waiting = folder / schema.pending(name, generation)
+    return waiting if generation and waiting.exists() else folder / name

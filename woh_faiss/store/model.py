@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import threading
 import weakref
 import zipfile
@@ -39,61 +41,88 @@ def write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
     np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-class Model(Mapping[str, NDArray[Any]]):
-    """The arrays of one model file by name; each is read, and its CRC checked, when asked for.
-
-    The file stays open, so a writer that removes old models takes nothing from a reader.
-    """
+class _Held:
+    """A file that stays open: a writer that removes it takes nothing from a reader."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("rb")
         self._close = weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()  # one file position for all threads
-        self._npz: np.lib.npyio.NpzFile | None = None
 
-    def _archive(self) -> np.lib.npyio.NpzFile:
-        if self._npz is None:
+
+class Model(_Held, Mapping[str, NDArray[Any]]):
+    """The arrays of one model file by name; each is read, and its CRC checked, when asked for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._zip: zipfile.ZipFile | None = None
+
+    def _archive(self) -> zipfile.ZipFile:
+        if self._zip is None:
             try:
-                self._npz = np.lib.npyio.NpzFile(self._file, own_fid=False, allow_pickle=False)
-            except (zipfile.BadZipFile, ValueError, OSError) as error:
-                raise self._damaged(error) from error
-        return self._npz
+                self._zip = zipfile.ZipFile(self._file)
+            except Exception as error:  # on damaged bytes zipfile and NumPy raise anything
+                raise self.damaged(error) from error
+        return self._zip
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         with self._lock:
             archive = self._archive()
-            if name not in archive.files:
+            if name not in self._names(archive):
                 raise KeyError(name)
             try:
-                array: NDArray[Any] = archive[name]
-            except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-                raise self._damaged(error) from error
+                # Whole first: a damaged header that asks for less would end before the CRC is compared.
+                member = io.BytesIO(archive.read(f"{name}.npy"))
+                array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+            except Exception as error:  # on damaged bytes zipfile and NumPy raise anything
+                raise self.damaged(error) from error
             return array
 
     def __iter__(self) -> Iterator[str]:
         with self._lock:
-            return iter(list(self._archive().files))
+            return iter(self._names(self._archive()))
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._archive().files)
+            return len(self._names(self._archive()))
 
-    def _damaged(self, error: Exception) -> StoreError:
+    @staticmethod
+    def _names(archive: zipfile.ZipFile) -> list[str]:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+    def damaged(self, error: Exception) -> StoreError:
+        """What to say of the file where its content, or an array's absence, raised `error`."""
         return StoreError(
             f"{self.path} is damaged ({_one_line(error)}); "
             "restore it from a backup, or roll back to an earlier round"
         )
 
 
-def read_npy(path: Path) -> NDArray[Any]:
-    """A .npy file, memory-mapped; StoreError if it is missing or damaged."""
-    try:
-        mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise StoreError(f"{path} cannot be read ({_one_line(error)}); restore it from a backup") from error
-    return mapped
+class Npy(_Held):
+    """A .npy file, memory-mapped when asked for."""
+
+    def read(self) -> NDArray[Any]:
+        """The array; StoreError if the file is damaged."""
+        try:
+            with self._lock:
+                self._file.seek(0)
+                if (version := np.lib.format.read_magic(self._file)) != (1, 0):
+                    raise ValueError(f"version {version}")
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(self._file)
+                if dtype.hasobject:
+                    raise ValueError("Python objects")
+                order: Any = "F" if fortran else "C"
+                array = np.memmap(self._file, dtype, "r", self._file.tell(), shape, order)
+                size = os.fstat(self._file.fileno()).st_size
+                if size != array.offset + array.nbytes:
+                    raise ValueError(f"shape {shape} and dtype {dtype} do not make {size} bytes")
+                return array
+        except Exception as error:  # on damaged bytes zipfile and NumPy raise anything
+            raise StoreError(
+                f"{self.path} cannot be read ({_one_line(error)}); restore it from a backup"
+            ) from error
 
 
 def _one_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return " ".join(str(error).split())[:160] or type(error).__name__

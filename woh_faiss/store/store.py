@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,14 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, codefile, files, schema
-from .catalog import Item, Round, Snapshot
-from .model import Model, read_npy
-from .view import View
-from .writing import TagRow, Writing
+from . import catalog, compaction, files, schema
+from .creation import create
+from .ledger import TagRow
+from .model import Model
+from .records import Item, Round, Snapshot
+from .verify import verify
+from .view import View, latest
+from .writing import Writing
 
-#: How often an opening reader follows a writer that removes the model just read about.
-_ATTEMPTS = 5
 #: Distinct model files kept unless the config says otherwise.
 _KEEP_MODELS = 2
 
@@ -47,7 +49,7 @@ class Store:
 
     def __init__(self, path: Path, config: dict[str, Any], d: int) -> None:
         self.path, self.config, self.d = path, config, d
-        self._view: View | None = self._look()
+        self._view: View | None = latest(self.path, self.d)
         self._refreshing = threading.Lock()
 
     @classmethod
@@ -64,28 +66,7 @@ class Store:
         folder = Path(path).absolute()
         if d <= 0 or d % 8:
             raise InputError(f"d is {d} bits, expected a positive multiple of 8")
-        try:
-            text = json.dumps(config)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"config cannot be stored as JSON: {error}") from error
-        state = json.dumps({"models": [], "anchors": None})
-        with files.failures(folder, "create"), catalog.failures(folder, 0):
-            if folder.exists() and not folder.is_dir():
-                raise StoreError(f"{folder} is a file; choose another path for the index folder")
-            with files.step("make folder"):
-                folder.mkdir(parents=True, exist_ok=True)
-            with _creating(folder):
-                codefile.create(folder / schema.CODES, d)
-                files.replace(folder / schema.IDS, lambda file: None)
-                # The catalogue gets its name last: until then there is no index here.
-                unnamed = folder / (schema.CATALOG + files.TEMPORARY)
-                with files.step(f"write {schema.CATALOG}"):
-                    catalog.create(unnamed, {"config": text, "d": str(d), "state": state})
-                files.sync_folder(folder)
-                with files.step(f"rename {schema.CATALOG}"):
-                    unnamed.replace(folder / schema.CATALOG)
-                files.sync_folder(folder)
-                files.sync_folder(folder.parent)
+        create(folder, config, d)
         return cls.open(folder)
 
     @classmethod
@@ -107,8 +88,15 @@ class Store:
                 raise StoreError(
                     f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
                 )
-        meta = catalog.read(folder, lambda connection: catalog.meta(connection, folder))
-        return cls(folder, json.loads(meta["config"]), int(meta["d"]))
+
+        def settings(connection: sqlite3.Connection) -> tuple[dict[str, Any], int]:
+            meta = catalog.meta(connection, folder)
+            config, d = json.loads(meta["config"]), int(meta["d"])
+            if not isinstance(config, dict) or not 0 < d < 2**20 or d % 8:
+                raise ValueError(f"config {meta['config'][:60]}, d {d}")
+            return config, d
+
+        return cls(folder, *catalog.read(folder, settings))
 
     def __enter__(self) -> Store:
         return self
@@ -129,7 +117,7 @@ class Store:
 
     @property
     def ntotal(self) -> int:
-        """Rows in the codes file."""
+        """Items that can be found."""
         return self.snapshot.ntotal
 
     def refresh(self) -> bool:
@@ -138,7 +126,7 @@ class Store:
             newest = catalog.read(self.path, catalog.snapshot)
             if newest == self._seen().snapshot:
                 return False
-            self._view = self._look()
+            self._view = latest(self.path, self.d)
             return True
 
     def search(self, codes: NDArray[np.uint8], k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -175,27 +163,31 @@ class Store:
 
     def items(self, ids: ArrayLike) -> list[Item]:
         """The items with these ids, in the order asked; StoreError names the first that is not there."""
-        wanted = np.asarray(ids)
-        if wanted.size and wanted.dtype.kind not in "iu":
-            raise InputError(f"ids have dtype {wanted.dtype}, expected integers")
-        asked = wanted.ravel().tolist()
-        ntotal = self.ntotal
-        # Sorted and without repeats: each leaf of the table is visited once. Beyond int64 is never there.
-        sought = sorted({id_ for id_ in asked if id_ < 2**63})
-        found = catalog.read(self.path, lambda connection: catalog.items(connection, sought, ntotal))
+        asked = _whole_numbers(ids)
+        found = self.find(asked)
         missing = next((id_ for id_ in asked if id_ not in found), None)
         if missing is not None:
             raise StoreError(f"id {missing} is not in {self.path}")
         return [found[id_] for id_ in asked]
 
+    def find(self, ids: ArrayLike) -> dict[int, Item]:
+        """The items with these ids, by id, without those that are not there."""
+        asked = _whole_numbers(ids)
+        # Sorted and without repeats: each leaf of the table is visited once. Beyond int64 is never there.
+        return self._found("id", sorted({id_ for id_ in asked if -(2**63) <= id_ < 2**63}))
+
+    def _found(self, column: str, values: list[Any]) -> dict[int, Item]:
+        """The items of the state that is served whose id or key is among the values, by id."""
+        view = self._seen()
+        items, stale = catalog.read(self.path, lambda c: catalog.items(c, column, values, view.snapshot))
+        if stale and items:  # written anew: only the mapped ids know which rows this state has
+            rows = view.rows_of([item.id for item in items])
+            items = [replace(item, row=rows[item.id]) for item in reversed(items) if item.id in rows]
+        return {item.id: item for item in items}
+
     def id_of_key(self, key: str) -> int | None:
         """The id of the item with this key, None if no item has it."""
-        select, values = (
-            "SELECT id FROM items WHERE deleted IS NULL AND key = ? AND row < ?",
-            (key, self.ntotal),
-        )
-        row = catalog.read(self.path, lambda connection: connection.execute(select, values).fetchone())
-        return None if row is None else int(row[0])
+        return next(iter(self._found("key", [key])), None)
 
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""
@@ -230,7 +222,10 @@ class Store:
         """The anchors, memory-mapped; None while the model carries its own, since they may still change."""
         if "A" in self.model():
             return None
-        return read_npy(self.path / schema.ANCHORS)
+        held = self._seen().anchors
+        if held is None:
+            raise StoreError(f"{self.path / schema.ANCHORS} is missing; restore it from a backup")
+        return held.read()
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file in the folder, by name."""
@@ -266,48 +261,32 @@ class Store:
                 update.end()
         self.refresh()
 
+    def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
+        """Write the files anew without removed rows: how many went, and whether no trace of them is left."""
+        with self.writing(timeout) as writing:
+            gone = compaction.compact(writing)
+            writing.end()
+            clean = compaction.scrub(writing.connection, timeout)
+        return gone, clean
+
+    @staticmethod
+    def verify(path: str | os.PathLike[str]) -> list[str]:
+        """All faults of the index at `path`, a line each; it need not be one that can be opened."""
+        return verify(Path(path).absolute())
+
+    def rollback(self, number: int, timeout: float = 10.0) -> None:
+        """Go back to the state after a round; see `compaction.rollback`."""
+        with self.writing(timeout) as writing:
+            compaction.rollback(writing, number)
+
     def _seen(self) -> View:
         if self._view is None:
             raise StoreError(f"{self.path} was closed; open it again")
         return self._view
 
-    def _look(self) -> View:
-        """The newest committed state, mapped."""
-        for _ in range(_ATTEMPTS):
-            newest = catalog.read(self.path, catalog.snapshot)
-            try:
-                with files.failures(self.path, "open"):
-                    return View.open(self.path, self.d, newest)
-            except StoreError as error:
-                # The model of a state that a writer has just left may be gone; the next state has its own.
-                if not isinstance(error.__cause__, FileNotFoundError):
-                    raise
-                failed = error
-        raise StoreError(f"{self.path / str(newest.model)} is missing; restore it from a backup") from failed
 
-
-@contextmanager
-def _creating(folder: Path) -> Iterator[None]:
-    """Alone in an empty folder; two creations at once, or one over anything of value, are refused."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(
-                f"another process is making an index at {folder}; wait for it, or choose another path"
-            ) from None
-        if (folder / schema.CATALOG).exists():
-            raise StoreError(f"{folder} holds an index already; add to it, or choose another path")
-        for path in folder.iterdir():
-            # A creation that died leaves only these, without a code or an id in them.
-            unnamed = path.name.removesuffix(files.TEMPORARY)
-            limit = {schema.CODES: codefile.START, schema.IDS: 0}.get(unnamed, -1)
-            unborn = path.name.startswith(schema.CATALOG + files.TEMPORARY)
-            if not unborn and not (path.is_file() and path.stat().st_size <= limit):
-                raise StoreError(f"{folder} is not empty ({path.name}); choose another path for the index")
-            if unborn:
-                path.unlink()
-        yield
-    finally:
-        os.close(handle)
+def _whole_numbers(ids: ArrayLike) -> list[int]:
+    wanted = np.asarray(ids)
+    if wanted.size and wanted.dtype.kind not in "iu":
+        raise InputError(f"ids have dtype {wanted.dtype}, expected integers")
+    return [int(id_) for id_ in wanted.ravel().tolist()]

@@ -1,0 +1,158 @@
+"""woh-index remove, compact, verify and rollback: the life of items, and trust in the files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from .errors import one_line_errors
+from .options import index_option, json_option, print_json
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...", type=int)
+@click.option("--key", "keys", multiple=True, help="Key of an item; may be given many times.")
+@click.option(
+    "--from",
+    "source",
+    type=click.File(encoding="utf-8"),
+    help="File with one id a line, - for stdin; empty lines are skipped.",
+)
+@click.option("--keys", "lines_are_keys", is_flag=True, help="Read the lines of --from as keys, not as ids.")
+@click.option("--ignore-missing", is_flag=True, help="Leave out what is not in the index.")
+@index_option
+@one_line_errors
+def remove(
+    ids: Sequence[int],
+    keys: Sequence[str],
+    source: TextIO | None,
+    lines_are_keys: bool,
+    ignore_missing: bool,
+    index_path: Path,
+) -> None:
+    """Take items out of every answer, by ID, key, or a file of either: all in one commit, or none.
+
+    Their codes stay in the file, marked, until compact. A removed id is not used again; a key is free at
+    once.
+
+    \b
+    Example:
+        woh-index remove 17 42 --key photos/old.jpg
+        woh-index remove --from gone.txt --keys --ignore-missing
+    """
+    if lines_are_keys and source is None:
+        raise click.UsageError("--keys says how the lines of --from are read; give --from FILE")
+    if not ids and not keys and source is None:
+        raise click.UsageError("give an ID, --key or --from FILE")
+    from woh_faiss import WOHIndex
+
+    wanted, named = list(ids), list(keys)
+    if source is not None:
+        lines = _lines(source)
+        if lines_are_keys:
+            named += [line for _, line in lines]
+        else:
+            wanted += [_id(line, number, source.name) for number, line in lines]
+    with WOHIndex.open(index_path) as index:
+        removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing)
+        click.echo(f"{removed:,} items removed; {index.ntotal:,} items in all", err=True)
+
+
+@click.command()
+@index_option
+@one_line_errors
+def compact(index_path: Path) -> None:
+    """Write the files anew without removed items, so that nothing of them is left: code, id, key, tags.
+
+    Searches go on meanwhile. Takes the time, and for a moment the space, of a copy of the index.
+
+    \b
+    Example:
+        woh-index compact --index photos.woh
+    """
+    from woh_faiss import WOHIndex
+
+    with WOHIndex.open(index_path) as index:
+        items, clean = index.compact()
+        click.echo(f"{items:,} removed items erased; {index.ntotal:,} items in all", err=True)
+    if not clean:
+        click.echo(
+            f"note: {index_path} was in use or its disk full, so catalog.db may still hold traces; "
+            "compact again",
+            err=True,
+        )
+
+
+@click.command()
+@index_option
+@json_option
+@one_line_errors
+def verify(index_path: Path, as_json: bool) -> None:
+    """Compare every byte of the index with what was written; name each fault and exit 1 if there is one.
+
+    Works on an index that cannot be opened. A JSON line is one fault.
+
+    \b
+    Example:
+        woh-index verify --json
+    """
+    from woh_faiss import WOHIndex
+
+    faults = WOHIndex.verify(index_path)
+    for fault in faults:
+        if as_json:
+            print_json({"fault": fault})
+        else:
+            click.echo(fault)
+    if faults:
+        sys.exit(1)
+    click.echo(f"{index_path} is sound", err=True)
+
+
+@click.command()
+@click.argument("number", metavar="ROUND", type=int)
+@index_option
+@one_line_errors
+def rollback(number: int, index_path: Path) -> None:
+    """Go back to the state after ROUND, for good; 0 is the empty index.
+
+    Its model must be among those that are kept (see build --keep-models). Items removed or replaced since are
+    back, unless compact has erased them.
+
+    \b
+    Example:
+        woh-index rollback 3
+    """
+    from woh_faiss import WOHIndex
+
+    with WOHIndex.open(index_path) as index:
+        before = index.rounds()
+        index.rollback(number)
+        click.echo(
+            f"back after round {number}; {len(before) - number:,} rounds undone; "
+            f"{index.ntotal:,} items in all",
+            err=True,
+        )
+
+
+def _lines(source: TextIO) -> list[tuple[int, str]]:
+    """(number, text) of the lines that are not empty, without their ends."""
+    try:
+        text = source.read()
+    except UnicodeDecodeError:
+        raise click.ClickException(f"{source.name} is not UTF-8 text; save it as that") from None
+    lines = enumerate(text.removeprefix("\ufeff").split("\n"), start=1)
+    return [(number, line.removesuffix("\r")) for number, line in lines if line.strip()]
+
+
+def _id(line: str, number: int, name: str) -> int:
+    try:
+        return int(line)
+    except ValueError:
+        raise click.ClickException(
+            f"{name}: line {number} is {line[:60]!r}, expected an id; --keys reads lines as keys"
+        ) from None

@@ -1,0 +1,143 @@
+"""Removing, replacing, compacting, rolling back, migrating: dead, or refused by the disk, at every step."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SMALL, tagged
+from test_deaths import die_at
+from test_life import XQ, contents, rows
+
+from woh_faiss import WOHIndex
+from woh_faiss.errors import StoreError
+from woh_faiss.store import files
+
+FORMAT_1 = Path(__file__).parent / "stores" / "format-1" / "index"
+OPERATIONS = {
+    "remove": lambda index: index.remove([3, 44], keys=["1/5"]),
+    "replace": lambda index: index.update(*tagged(4, n=12), ids=np.arange(12) * 2, on_duplicate="replace"),
+    "replace by add": lambda index: index.add(XQ, keys=[f"1/{i}" for i in range(4)], on_duplicate="replace"),
+    "compact": lambda index: index.compact(),
+    "rollback": lambda index: index.rollback(2),
+    "migration": lambda index: index.update(np.eye(3, 4), ["sea", "hill", "city"]),
+    "migration by a removal": lambda index: index.remove([3, 100]),
+}
+
+
+def prepared(path, kind):
+    if "migration" in kind:
+        shutil.copytree(FORMAT_1, path)
+        return
+    with WOHIndex.create(path, **SMALL) as index:
+        for seed in range(3):
+            index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
+        index.remove([1, 41, 81])
+
+
+def state(index):
+    D, I = index.search(np.random.default_rng(0).normal(size=(4, index.d)), 200)
+    items = [repr(item) for item in index.items(np.unique(I[I >= 0]))]
+    return json.dumps([D.tolist(), I.tolist(), rows(index), index.tags(), items])
+
+
+def seen(path):
+    with WOHIndex.open(path) as index:
+        return state(index)
+
+
+def next_write(path):
+    """Files and answers after one more update: what was left undone is finished, or taken back, by then."""
+    with WOHIndex.open(path) as index:
+        index.update(np.random.default_rng(1).normal(size=(6, index.d)), ["sea", "hill", "city"] * 2)
+        answers = state(index)
+    return contents(path, but=("catalog.db",)), answers
+
+
+@pytest.fixture(params=OPERATIONS)
+def operation(request, tmp_path):
+    """(what is done, to which index, states before and after, files and state after another write to both)"""
+    act = OPERATIONS[request.param]
+    prepared(tmp_path / "start", request.param)
+    old = seen(tmp_path / "start")
+    shutil.copytree(tmp_path / "start", tmp_path / "whole")
+    with WOHIndex.open(tmp_path / "whole") as index:
+        act(index)
+        new = state(index)
+    assert new != old or request.param == "compact"
+    shutil.copytree(tmp_path / "start", tmp_path / "untouched")
+    return (
+        act,
+        tmp_path / "start",
+        old,
+        new,
+        next_write(tmp_path / "whole"),
+        next_write(tmp_path / "untouched"),
+    )
+
+
+def test_a_death_at_any_step(operation, tmp_path):
+    act, start, old, new, after_new, after_old = operation
+
+    def work(path):
+        with WOHIndex.open(path) as index:
+            act(index)
+
+    states = []
+    for step in itertools.count():
+        path = tmp_path / f"dies-{step}"
+        shutil.copytree(start, path)
+        if not die_at(step, lambda path=path: work(path)):
+            break
+        found = seen(path)
+        assert found in (old, new)
+        assert all("left by a writer that died" in fault for fault in WOHIndex.verify(path))
+        assert seen(path) == found
+        after = next_write(path)
+        states.append(after == after_new)
+        assert after == (after_new if states[-1] else after_old)
+        assert found == (new if states[-1] else old)
+        assert WOHIndex.verify(path) == []
+        shutil.rmtree(path)
+    assert states == sorted(states)  # old up to the commit, new from it on
+    assert {True, False} == set(states)
+
+
+@pytest.mark.parametrize("number", [28, 5])
+def test_a_disk_that_fails_at_any_step(operation, tmp_path, monkeypatch, number):
+    """No space, or an I/O error: the old state, or the new one after the commit; the next write works."""
+    act, start, old, new, after, _ = operation
+    for step in itertools.count():
+        path, log = tmp_path / str(step), []
+        shutil.copytree(start, path)
+
+        def fail(name, log=log, step=step):
+            log.append(name)
+            if len(log) == step + 1 and name != "after COMMIT":  # nothing of the disk's happens there
+                raise OSError(number, "the disk says no")
+
+        with WOHIndex.open(path) as index:
+            with monkeypatch.context() as patch:
+                patch.setattr(files, "on_step", fail)
+                try:
+                    act(index)
+                except StoreError as error:
+                    refused = str(error)
+                else:
+                    refused = ""
+            if len(log) <= step:
+                break
+            assert bool(refused) == ("after COMMIT" not in log), log
+            index.refresh()
+            assert state(index) == (old if refused else new)
+            if refused:
+                assert "the disk says no; check free space" in refused
+                act(index)
+        assert next_write(path) == after, log
+        assert WOHIndex.verify(path) == []
+        shutil.rmtree(path)
+    assert step >= 2

@@ -1,0 +1,188 @@
+"""verify names what is wrong with damaged files; and no damage crashes it, or opening, or searching."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+from conftest import SMALL, tagged
+
+from woh_faiss import WOHIndex
+from woh_faiss.errors import WOHError
+from woh_faiss.store import schema
+
+FILES = ["catalog.db", "codes.faiss", "ids.i64", "anchors.npy", "model-1.npz", "model-2.npz"]
+#: Files whose payload only verify reads whole.
+UNREAD = {"codes.faiss", "ids.i64", "anchors.npy"}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A small index with everything in it, and what it answers."""
+    path = tmp_path_factory.mktemp("verify") / "i"
+    with WOHIndex.create(path, **SMALL) as index:
+        for seed in range(2):
+            index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
+        index.remove([3, 50])
+    return path, answers(path)
+
+
+@pytest.fixture
+def copy(sound, tmp_path):
+    shutil.copytree(sound[0], tmp_path / "i")
+    return tmp_path / "i"
+
+
+def answers(path):
+    with WOHIndex.open(path) as index:
+        D, I = index.search(tagged(7, n=3)[0], 6)
+        every = [i for i in range(80) if i not in (3, 50)]
+        items = [(item.id, item.row, item.key, item.tags, item.round) for item in index.items(every)]
+        named = [index.id_of(f"0/{i}") for i in (0, 20)]
+        return D.tolist(), I.tolist(), items, named, index.tags(), [r.end_row for r in index.rounds()]
+
+
+def tried(path):
+    """What it answers, or None where it refuses in one line."""
+    try:
+        return answers(path)
+    except WOHError as error:
+        return None if "\n" not in str(error) else str(error)
+
+
+def test_a_sound_index_has_no_faults(sound):
+    assert WOHIndex.verify(sound[0]) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_named_and_crashes_nothing(sound, copy, name):
+    """Not in each byte, that would take long; but from the first on, in steps that meet every kind."""
+    path, expected = copy / name, sound[1]
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    places = {*range(min(len(data), 200)), *rng.integers(len(data), size=200).tolist(), len(data) - 1}
+    told = 0
+    for place in sorted(places):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        faults, found = WOHIndex.verify(copy), tried(copy)
+        for file in ("catalog.db-wal", "catalog.db-shm"):
+            (copy / file).unlink(missing_ok=True)
+        assert all("\n" not in fault for fault in faults)
+        if name == "catalog.db":  # its pages have bytes that mean nothing; those alone may go unseen
+            assert faults or found == expected, place
+        else:
+            assert any(name in fault for fault in faults), place
+        if name not in UNREAD and not faults:
+            assert found == expected, place
+        if name == "model-2.npz":
+            assert found in (None, expected), place
+        told += bool(faults)
+    assert told > len(places) / (4 if name == "catalog.db" else 1) - 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_cut_file_is_named_and_crashes_nothing(sound, copy, name):
+    path = copy / name
+    data = path.read_bytes()
+    for size in sorted({0, 1, 8, 33, 40, 100, len(data) // 2, len(data) - 8, len(data) - 1}):
+        path.write_bytes(data[:size])
+        faults = WOHIndex.verify(copy)
+        assert any(name in fault for fault in faults), size
+        assert all("\n" not in fault for fault in faults)
+        assert tried(copy) in (None, sound[1]), size
+        for file in ("catalog.db-wal", "catalog.db-shm"):
+            (copy / file).unlink(missing_ok=True)
+    path.unlink()
+    assert WOHIndex.verify(copy)
+    path.mkdir()
+    assert WOHIndex.verify(copy)
+    tried(copy)
+
+
+def test_every_fault_is_told_at_once(copy):
+    for name in ("codes.faiss", "ids.i64", "model-1.npz", "anchors.npy"):
+        data = bytearray((copy / name).read_bytes())
+        data[-1] ^= 1
+        (copy / name).write_bytes(data)
+    (copy / "model-2.npz").unlink()
+    (copy / "holiday.jpg").touch()
+    (copy / "model-9.npz").touch()
+    (copy / "codes.faiss.4").touch()
+    faults = WOHIndex.verify(copy)
+    for expected in (
+        "round 2 (rows 40 to 80) are not what was written",
+        "ids.i64: row 79 has id",
+        "model-1.npz: is not what was written",
+        "model-2.npz: is missing",
+        "anchors.npy: is not what was written",
+        "holiday.jpg: is no file of an index",
+        "model-9.npz: left by a writer that died",
+        "codes.faiss.4: left by a writer that died",
+    ):
+        assert sum(expected in fault for fault in faults) == 1, (expected, faults)
+    assert len(faults) == 8
+
+
+def test_what_a_writer_at_work_has_made_is_no_fault(copy):
+    with WOHIndex.open(copy) as index, index._store.writing():
+        (copy / "model-9.npz.tmp").touch()
+        assert WOHIndex.verify(copy) == []
+    with WOHIndex.open(copy) as index, index._store.writing():
+        pass  # and the next one clears it away
+    assert not (copy / "model-9.npz.tmp").exists()
+    assert WOHIndex.verify(copy) == []
+
+
+def test_rounds_that_a_lost_log_takes_away_are_seen_by_the_codes(copy, sound, tmp_path):
+    with WOHIndex.open(copy) as index:
+        index.update(*tagged(5))
+    for name in ("catalog.db", "catalog.db-wal", "catalog.db-shm"):
+        (copy / name).unlink(missing_ok=True)
+    shutil.copy(sound[0] / "catalog.db", copy)
+    assert any("counts 120 codes, the catalogue 80: it has lost rounds" in f for f in WOHIndex.verify(copy))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE items SET key = 'x' WHERE id = 5",
+        "UPDATE items SET tags = '[]' WHERE id = 5",
+        "UPDATE items SET row = 6 WHERE id = 5",
+        "DELETE FROM items WHERE id = 5",
+        "DELETE FROM removed WHERE id = 3",
+        "UPDATE tags SET count = count + 1",
+        "UPDATE rounds SET seconds = 9 WHERE round = 1",
+        "UPDATE rounds SET ntotal = -1",
+        "UPDATE rounds SET end_row = 'x'",
+        "UPDATE rounds SET model = '../model-1.npz'",
+        "UPDATE meta SET value = '{}' WHERE name = 'config'",
+        "UPDATE meta SET value = '[' WHERE name = 'state'",
+        "UPDATE meta SET value = '{\"generation\": \"1\"}' WHERE name = 'state'",
+        "UPDATE meta SET value = '-64' WHERE name = 'd'",
+        "DELETE FROM meta WHERE name = 'sums'",
+        "UPDATE meta SET value = 7 WHERE name = 'sums'",
+        "DELETE FROM meta",
+        "DROP TABLE undo",
+        "DROP TABLE rounds",
+        "DELETE FROM rounds WHERE round = 2",
+        "DELETE FROM undo",
+    ],
+)
+def test_a_catalogue_that_says_something_else_is_told(copy, change):
+    with closing(sqlite3.connect(copy / schema.CATALOG)) as connection, connection:
+        connection.execute(change)
+    faults = WOHIndex.verify(copy)
+    assert faults
+    assert any("catalog.db" in fault or "ids.i64" in fault for fault in faults), faults
+    tried(copy)
+
+
+def test_what_is_no_index(tmp_path):
+    (tmp_path / "file").touch()
+    for name in ("none", "file", ""):
+        assert "no index at" in WOHIndex.verify(tmp_path / name)[0]

@@ -1,0 +1,185 @@
+"""Codes and ids written anew: without removed rows, or as an earlier round had them.
+
+Nothing that a reader has mapped is changed. New files are written under pending names that carry their
+generation; the COMMIT that raises the generation makes them the index's, and only then are they renamed over
+the old ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss.errors import InputError
+
+from . import codefile, files, schema
+from .writing import Writing
+
+#: Rows read, written or summed at a time.
+_BLOCK = 1 << 18
+
+
+def compact(writing: Writing) -> int:
+    """Forget what was removed: code, id, key, tags, and tags no one else has and nothing was learned from.
+
+    Returns how many rows went; `scrub` must follow.
+    """
+    run, rows = writing.connection, writing.snapshot.rows
+    dead = [row for (row,) in run.execute("SELECT row FROM removed")]
+    if not dead:
+        return 0
+    alive = np.ones(rows, np.bool_)
+    alive[dead] = False
+    with writing.committing() as (ledger, state):
+        state.generation += 1
+        codes, ids = _rewritten(writing, alive, state.generation)
+        _forget_tags(run)
+        run.execute("DELETE FROM removed")
+        first = int(np.flatnonzero(~alive)[0])  # rows before it stay where they are
+        for start in range(first, len(ids), _BLOCK):
+            names = ids[start : start + _BLOCK].tolist()
+            run.executemany(
+                "UPDATE items SET row = ? WHERE id = ?", zip(range(start, rows), names, strict=False)
+            )
+        ends = np.concatenate([[0], np.cumsum(alive)])
+        for number, a, b in run.execute("SELECT round, first_row, end_row FROM rounds").fetchall():
+            a, b = int(ends[a]), int(ends[b])
+            run.execute(
+                "UPDATE rounds SET first_row = ?, end_row = ?, checksum = ? WHERE round = ?",
+                (a, b, checksum(codes[a:b], ids[a:b]), number),
+            )
+        ledger.renew("rounds", "items", "removed", "tags", "undo")
+    return len(dead)
+
+
+def scrub(connection: sqlite3.Connection, timeout: float) -> bool:
+    """Leave nothing in the catalogue's pages and log of what is not there any more; needs no transaction.
+
+    False where others were busy with the catalogue, or the disk was full: then only the traces remain.
+    """
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {int(timeout * 1000)}")
+        with files.step("VACUUM"):
+            connection.execute("VACUUM")
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except (sqlite3.Error, OSError):
+        return False
+    return not busy
+
+
+def rollback(writing: Writing, number: int) -> None:
+    """The state after round `number`, but that no id is free again and what `compact` erased stays so.
+
+    Raises
+    ------
+    InputError
+        There is no such round, it is the newest, or what it needs was not kept.
+    """
+    run, old, earliest = writing.connection, writing.snapshot, writing.state.restorable
+    if not 0 <= number < old.round:
+        raise InputError(
+            f"round is {number}, expected 0 or more and an earlier one than the newest, {old.round}"
+        )
+    found = run.execute("SELECT end_row, model FROM rounds WHERE round = ?", (number,)).fetchone()
+    end, model = found or (0, None)
+    if number < earliest or not (model is None or model in writing.state.models):
+        raise InputError(
+            f"round {number} cannot be restored, its model is not kept any more; "
+            f"the earliest that can is {earliest} ('woh-index build --keep-models' keeps more)"
+        )
+    alive = np.zeros(old.rows, np.bool_)
+    alive[:end] = True
+    with writing.committing() as (ledger, state):
+        state.generation += 1
+        _rewritten(writing, alive, state.generation)
+        run.execute("DELETE FROM items WHERE row >= ?", (end,))
+        run.execute("DELETE FROM removed WHERE row >= ?", (end,))
+        run.execute(
+            "INSERT INTO items (id, row, key, tags, round) "
+            "SELECT id, row, key, tags, round FROM removed WHERE removed > ?",
+            (number,),
+        )
+        run.execute("DELETE FROM removed WHERE removed > ?", (number,))
+        _restore_tags(run, number)
+        run.execute("DELETE FROM rounds WHERE round > ?", (number,))
+        run.execute("UPDATE rounds SET ntotal = (SELECT count(*) FROM items) WHERE round = ?", (number,))
+        state.models = [name for name in state.models if schema.model_round(name) <= number]
+        if state.anchors_round > number:
+            state.anchors, state.anchors_round = None, 0
+        ledger.renew("rounds", "items", "removed", "tags", "undo")
+
+
+def checksum(codes: NDArray[np.uint8], ids: NDArray[np.int64]) -> str:
+    """SHA-256 of code bytes followed by id bytes, in hex."""
+    digest = hashlib.sha256()
+    for array in (codes, ids):
+        for start in range(0, len(array), _BLOCK):
+            digest.update(np.ascontiguousarray(array[start : start + _BLOCK]).data)
+    return digest.hexdigest()
+
+
+def mapped(codes: Path, ids: Path, d: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The first `rows` codes and ids of two files, memory-mapped."""
+    if not rows:
+        return np.empty((0, d // 8), np.uint8), np.empty(0, "<i8")
+    return (
+        np.memmap(codes, np.uint8, "r", codefile.START, (rows, d // 8)),
+        np.memmap(ids, "<i8", "r", 0, (rows,)),
+    )
+
+
+def _rewritten(
+    writing: Writing, alive: NDArray[np.bool_], generation: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Codes and ids of the rows that are alive, in pending files that are on the disk."""
+    folder, d = writing.folder, writing.d
+    codes, ids = mapped(folder / schema.CODES, folder / schema.IDS, d, len(alive))
+    n = int(alive.sum())
+
+    def blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        for start in range(0, len(array), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            yield array[rows][alive[rows]]
+
+    new_codes, new_ids = (folder / schema.pending(name, generation) for name in (schema.CODES, schema.IDS))
+    files.write(new_codes, codefile.header(d, n), blocks(codes))
+    files.write(new_ids, b"", blocks(ids))
+    files.sync_folder(folder)
+    return mapped(new_codes, new_ids, d, n)
+
+
+def _forget_tags(run: sqlite3.Connection) -> None:
+    """Drop tags that nothing was learned from and that only removed items carry; before those go."""
+    carried = _tags_of(run, "removed")
+    unlearned = {tag for (tag,) in run.execute('SELECT tag FROM tags WHERE "column" IS NULL')}
+    private = carried & unlearned
+    if private:
+        private -= _tags_of(run, "items")
+    for tag in private:
+        run.execute("DELETE FROM tags WHERE tag = ?", (tag,))
+        run.execute("DELETE FROM undo WHERE tag = ?", (tag,))
+
+
+def _tags_of(run: sqlite3.Connection, table: str) -> set[str]:
+    rows = run.execute(f"SELECT tags FROM {table} WHERE tags IS NOT NULL")  # noqa: S608
+    return {tag for (text,) in rows for tag in json.loads(text)}
+
+
+def _restore_tags(run: sqlite3.Connection, number: int) -> None:
+    """Columns and counts as they were before the first round after `number` that touched each tag."""
+    first = 'SELECT tag, min(round), "column", count FROM undo WHERE round > ? GROUP BY tag'
+    for tag, _, column, count in run.execute(first, (number,)).fetchall():
+        if count is None:
+            run.execute("DELETE FROM tags WHERE tag = ?", (tag,))
+        else:
+            run.execute('UPDATE tags SET "column" = ?, count = ? WHERE tag = ?', (column, count, tag))
+            if column is None:
+                run.execute("UPDATE tags SET vector = NULL WHERE tag = ?", (tag,))
+    run.execute("DELETE FROM undo WHERE round > ?", (number,))

@@ -1,0 +1,111 @@
+"""What a writer may ask of the catalogue, and what must hold before anything is written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from woh_faiss import validate
+from woh_faiss.errors import InputError
+
+from . import catalog
+from .ledger import ItemRow
+from .records import Snapshot
+
+
+class Lookups:
+    """Questions about ids and keys, under the lock that `Writing` holds."""
+
+    folder: Path
+    connection: sqlite3.Connection
+    d: int
+    snapshot: Snapshot
+
+    def known_ids(self, ids: ArrayLike) -> NDArray[np.int64]:
+        """Those of `ids` that were ever used, removed ones included, in the order given."""
+        given = np.asarray(ids, dtype=np.int64)
+        # Most chunks bring ids beyond the largest one: nothing to look up.
+        candidates = given[given < self.snapshot.next_id].tolist()
+        used = {id_ for table in ("items", "removed") for id_ in self._column(table, "id", candidates)}
+        return np.array([id_ for id_ in candidates if id_ in used], dtype=np.int64)
+
+    def known_keys(self, keys: Iterable[str | None]) -> list[str]:
+        """Those of `keys` that a live item has, in the order given."""
+        given = [key for key in keys if key is not None]
+        used = set(self._column("items", "key", given))
+        return [key for key in given if key in used]
+
+    def live(self, ids: Iterable[int] = (), keys: Iterable[str] = ()) -> dict[int, str | None]:
+        """Ids and keys of the live items that have one of these ids or keys."""
+        with catalog.failures(self.folder, 0):
+            by_id = catalog.where_in(self.connection, "SELECT id, key FROM items WHERE id IN", ids)
+            by_key = catalog.where_in(self.connection, "SELECT id, key FROM items WHERE key IN", keys)
+            return dict(by_id) | dict(by_key)
+
+    def _column(self, table: str, column: str, values: Iterable[Any]) -> list[Any]:
+        """Which values a column of a table has."""
+        select = f"SELECT {column} FROM {table} WHERE {column} IN"  # noqa: S608
+        with catalog.failures(self.folder, 0):
+            return [value for (value,) in catalog.where_in(self.connection, select, values)]
+
+    def live_rows(self, ids: Sequence[int]) -> list[ItemRow]:
+        """The rows of `items` that have these ids; InputError if one has none."""
+        wanted = sorted(set(ids))
+        with catalog.failures(self.folder, 0):
+            select = "SELECT row, id, key, tags, round FROM items WHERE id IN"
+            found = list(catalog.where_in(self.connection, select, wanted))
+        if len(found) != len(wanted):
+            unknown = sorted(set(wanted) - {id_ for _, id_, *_ in found})
+            raise InputError(f"id {unknown[0]} is not in {self.folder}; only what is there can be removed")
+        return found
+
+    def check_codes(
+        self, codes: Any, ids: ArrayLike, replaced: set[int]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """`codes` and `ids` as arrays that fit; ids are new, or among the `replaced`."""
+        codes = np.asarray(codes)
+        if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != self.d // 8:
+            raise InputError(
+                f"codes have shape {codes.shape} and dtype {codes.dtype}, "
+                f"expected (n, {self.d // 8}) bytes of uint8 for {self.d} bits"
+            )
+        checked = validate.item_ids(np.asarray(ids, np.int64) if len(codes) == 0 else ids, len(codes))
+        known = [id_ for id_ in self.known_ids(checked).tolist() if id_ not in replaced]
+        if known:
+            raise InputError(
+                f"id {known[0]} is already in {self.folder}, or was removed from it "
+                f"({len(known)} of this chunk's {len(codes)} ids); leave them out, or give new ids"
+            )
+        return np.ascontiguousarray(codes), checked
+
+    def check_keys(self, keys: Sequence[str | None], n: int, freed: set[str | None]) -> None:
+        """InputError unless these are n keys, each once, that no item has or that are `freed`."""
+        if len(keys) != n:
+            raise InputError(f"there are {len(keys)} keys for {n} items; give one an item, None for none")
+        given = [key for key in keys if key is not None]
+        check_text(given, "key")
+        twice = [key for key, count in Counter(given).items() if count > 1]
+        if twice:
+            raise InputError(f"key {twice[0]!r} is given twice in one chunk")
+        known = [key for key in self.known_keys(given) if key not in freed]
+        if known:
+            raise InputError(
+                f"key {known[0]!r} is already in {self.folder}; leave the item out, or give another key"
+            )
+
+
+def check_text(values: Sequence[Any], name: str) -> None:
+    """InputError unless every value is text that UTF-8 can hold."""
+    for value in values:
+        try:
+            value.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise InputError(
+                f"{name} {value!r} is not text that can be stored; give a valid string"
+            ) from None

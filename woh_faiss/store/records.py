@@ -1,0 +1,136 @@
+"""What the catalogue's rows say, as values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One committed state.
+
+    Attributes
+    ----------
+    round : int
+        The newest round, 0 for none.
+    rows : int
+        Rows in the codes file, those of removed items among them.
+    ntotal : int
+        Items that can be found.
+    model : str or None
+        Name of the newest model file.
+    fingerprint : str or None
+        SHA-256 of its bytes, in hex.
+    next_id : int
+        The largest id ever used, plus 1.
+    generation : int
+        How often codes and ids were written anew, by `compact` or `rollback`.
+    anchors : bool
+        Whether the anchors have a file.
+    """
+
+    round: int
+    rows: int
+    ntotal: int
+    model: str | None
+    fingerprint: str | None
+    next_id: int
+    generation: int = 0
+    anchors: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One committed change of the items.
+
+    Attributes
+    ----------
+    round : int
+        From 1.
+    time : float
+        Seconds since 1970, UTC.
+    kind : str
+        "trained", "encoded", or "removed" where nothing was added.
+    n, removed, ntotal : int
+        Items added, items removed or replaced, items that could be found afterwards.
+    trained : int
+        Items the model learned from.
+    first_row, end_row : int
+        Where its rows are in the files; `compact` moves them.
+    checksum : str
+        SHA-256 of these rows' code bytes followed by their id bytes, in hex.
+    model, fingerprint : str or None
+        Model file in force after the round and the SHA-256 of its bytes.
+    chunk_hash : str
+        The caller's own hash of the chunk.
+    seconds : float
+        What the round took.
+    health : dict or None
+        Figures of the codes, as the caller gave them.
+    """
+
+    round: int
+    time: float
+    kind: str
+    n: int
+    removed: int
+    ntotal: int
+    trained: int
+    first_row: int
+    end_row: int
+    checksum: str
+    model: str | None
+    fingerprint: str | None
+    chunk_hash: str
+    seconds: float
+    health: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One live item: the user's id and key, its row in the codes file, its tags, the round that added it."""
+
+    id: int
+    row: int
+    key: str | None
+    tags: list[str]
+    round: int
+
+
+@dataclass(slots=True)
+class State:
+    """What the files beside the catalogue are: the JSON of `meta`'s row "state".
+
+    Attributes
+    ----------
+    models : list of str
+        Model files kept, oldest first.
+    anchors : str or None
+        SHA-256 of `anchors.npy`.
+    anchors_round : int
+        The round that wrote them.
+    generation : int
+        Of codes and ids.
+    max_id : int
+        The largest id ever used, -1 for none.
+    restorable : int
+        The earliest round that the tags can be put back to.
+    """
+
+    models: list[str] = field(default_factory=list)
+    anchors: str | None = None
+    anchors_round: int = 0
+    generation: int = 0
+    max_id: int = -1
+    restorable: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> State:
+        """The inverse of `text`; format 1 has only the first two."""
+        return cls(**json.loads(text))
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))

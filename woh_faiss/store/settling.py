@@ -1,0 +1,39 @@
+"""Make the files beside the catalogue agree with it: finish, or take back, what a writer that died began."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from . import codefile, files, schema
+from .records import Snapshot, State
+
+#: Files that writers make, under all their names; everything else in the folder is not ours.
+_MADE = re.compile(
+    rf"(model-\d+\.npz|{re.escape(schema.ANCHORS)})({re.escape(files.TEMPORARY)})?"
+    rf"|({re.escape(schema.CODES)}|{re.escape(schema.IDS)})\.\d+"
+)
+
+
+def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
+    """Needs the writer lock. What is committed and still pending takes its place; the rest of it goes."""
+    renamed = False
+    for name in (schema.CODES, schema.IDS):
+        waiting = folder / schema.pending(name, state.generation)
+        if state.generation and waiting.exists():
+            with files.step(f"rename {name}"):
+                waiting.replace(folder / name)
+            renamed = True
+    if renamed:
+        files.sync_folder(folder)
+    codefile.settle(folder / schema.CODES, d, committed.rows)
+    files.truncate(folder / schema.IDS, 8 * committed.rows)
+    for path in strays(folder, state):
+        with files.step(f"remove {path.name}"):
+            path.unlink()
+
+
+def strays(folder: Path, state: State) -> list[Path]:
+    """Files of ours that the committed state does not have, by name."""
+    keep = {*state.models, *([schema.ANCHORS] if state.anchors else [])}
+    return [path for path in sorted(folder.iterdir()) if _MADE.fullmatch(path.name) and path.name not in keep]

@@ -1,0 +1,63 @@
+"""Checksums of the catalogue's tables that a change carries forward without reading the table.
+
+SQLite has none: a flipped bit in a key would go unseen. A table's sum is the sum of hashes of its rows, so
+that rows may come in any order and be taken out again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+#: What is summed, by table; the sums themselves are the row "sums" of `meta`.
+SELECTS = {
+    "meta": "SELECT name, value FROM meta WHERE name != 'sums'",
+    "rounds": "SELECT * FROM rounds",
+    "items": "SELECT row, id, key, tags, round FROM items",
+    "removed": "SELECT row, id, key, tags, round, removed FROM removed",
+    "tags": 'SELECT tag, "column", count, vector FROM tags',
+    "undo": 'SELECT round, tag, "column", count FROM undo',
+}
+_MODULUS = 1 << 128
+
+
+def of(rows: Iterable[tuple[Any, ...]]) -> int:
+    """The sum of `rows`, each a tuple of what SQLite holds."""
+    hashes = (hashlib.sha256(repr(row).encode()).digest()[:16] for row in rows)
+    return sum(int.from_bytes(digest) for digest in hashes) % _MODULUS
+
+
+def of_table(connection: sqlite3.Connection, table: str) -> int:
+    """The sum of a whole table."""
+    return of(connection.execute(SELECTS[table]))
+
+
+class Sums:
+    """The sums of one committed state, to be carried forward and stored again."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        found = connection.execute("SELECT value FROM meta WHERE name = 'sums'").fetchone()
+        self.values: dict[str, str] = {} if found is None else json.loads(found[0])
+
+    def change(
+        self, table: str, gone: Iterable[tuple[Any, ...]] = (), new: Iterable[tuple[Any, ...]] = ()
+    ) -> None:
+        """Rows that left a table, and rows that came."""
+        now = int(self.values.get(table, "0"), 16)
+        self.values[table] = f"{(now - of(gone) + of(new)) % _MODULUS:032x}"
+
+    def renew(self, *tables: str) -> None:
+        """Tables that were changed as a whole are read."""
+        for table in tables:
+            self.values[table] = f"{of_table(self._connection, table):032x}"
+
+    def store(self) -> None:
+        """Write the sums, with that of `meta` as it is now."""
+        self.renew("meta")
+        self._connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES ('sums', ?)", (json.dumps(self.values, sort_keys=True),)
+        )

@@ -1,0 +1,220 @@
+"""Every byte of an index compared with what the catalogue knows of it, even where it cannot be opened."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from woh_faiss.errors import LockedError, StoreError, WOHError
+
+from . import catalog, codefile, files, schema, sums
+from .compaction import checksum, mapped
+from .model import Npy
+from .records import Snapshot, State
+from .settling import strays
+
+#: How often a look is repeated that a writer may have disturbed.
+_ATTEMPTS = 5
+_RESTORE = "restore it from a backup, or build the index again"
+
+
+def verify(folder: Path) -> list[str]:
+    """All faults of the index in `folder`, a line each: which file, what, what to do; none if it is sound.
+
+    Reads every file once; takes no lock but for a moment, to tell a writer at work from one that died.
+    """
+    faults: list[str] = []
+    for _ in range(_ATTEMPTS):
+        before = _state(folder)
+        check = _Check(folder)
+        check.everything()
+        faults = check.faults
+        if not faults or _state(folder) == before:
+            break
+    return faults
+
+
+def _state(folder: Path) -> Snapshot | None:
+    try:
+        return catalog.read(folder, catalog.snapshot)
+    except (WOHError, OSError):
+        return None
+
+
+class _Check:
+    """One look; what is found wrong is in `faults`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.faults: list[str] = []
+
+    @contextmanager
+    def noting(self, name: str) -> Iterator[None]:
+        """Whatever goes wrong inside is a fault of the file `name`: on damaged bytes anything may."""
+        try:
+            yield
+        except StoreError as error:
+            self.faults.append(str(error))
+        except Exception as error:
+            self.fault(name, f"cannot be read ({_one_line(error)}); {_RESTORE}")
+
+    def fault(self, name: str, what: str) -> None:
+        self.faults.append(f"{self.folder / name}: {what}")
+
+    def everything(self) -> None:
+        if not self.folder.is_dir() or not (self.folder / schema.CATALOG).exists():
+            self.faults.append(f"no index at {self.folder}; 'woh-index build' makes one")
+            return
+        with self.noting(schema.CATALOG):
+            catalog.read(self.folder, self._catalogue)
+
+    def _catalogue(self, run: sqlite3.Connection) -> None:
+        meta = catalog.meta(run, self.folder)
+        with catalog.moment(run):
+            with self.noting(schema.CATALOG):
+                for (line,) in run.execute("PRAGMA integrity_check(10)"):
+                    if line != "ok":
+                        self.fault(schema.CATALOG, f"is damaged ({_one_line(line)}); {_RESTORE}")
+            with self.noting(schema.CATALOG):
+                self._sums(run)
+            seen, state, d = catalog.snapshot(run), catalog.read_state(run), int(meta["d"])
+            with self.noting(schema.CATALOG):
+                self._counts(run, seen)
+            self._codes_and_ids(run, seen, d)
+            self._models(run, seen, state)
+        self._leftovers(seen, state, d)
+
+    def _sums(self, run: sqlite3.Connection) -> None:
+        known = sums.Sums(run).values
+        if not known and run.execute("PRAGMA user_version").fetchone()[0] == 1:
+            return  # format 1 had none
+        for table in sums.SELECTS:
+            if known.get(table) != f"{sums.of_table(run, table):032x}":
+                self.fault(schema.CATALOG, f"table {table} is not as it was written; {_RESTORE}")
+
+    def _counts(self, run: sqlite3.Connection, seen: Snapshot) -> None:
+        rounds = catalog.rounds(run, 0, 2**62)
+        ends = [0, *(done.end_row for done in rounds)]
+        chain = [done.first_row for done in rounds] == ends[:-1] and ends == sorted(ends)
+        if not chain or [done.round for done in rounds] != list(range(1, len(rounds) + 1)):
+            self.fault(schema.CATALOG, f"the rounds do not follow each other; {_RESTORE}")
+        (live,) = run.execute("SELECT count(*) FROM items").fetchone()
+        if live != seen.ntotal:
+            self.fault(schema.CATALOG, f"has {live} items, its rounds count {seen.ntotal}; {_RESTORE}")
+
+    def _codes_and_ids(self, run: sqlite3.Connection, seen: Snapshot, d: int) -> None:
+        codes, ids = (files.newest(self.folder, name, seen.generation) for name in (schema.CODES, schema.IDS))
+        whole = True
+        for path, length in ((codes, codefile.end(d, seen.rows)), (ids, 8 * seen.rows)):
+            whole = whole and path.is_file() and path.stat().st_size >= length
+            with self.noting(path.name):
+                if (size := files.file_size(path)) < length:
+                    raise files.short(path, size, length)
+                if path == codes:
+                    codefile.check(path, d)
+                    self._header(path, d, seen.rows)
+                elif not path.is_file():
+                    self.fault(path.name, f"is no file; {_RESTORE}")
+        if whole:
+            with self.noting(codes.name):
+                self._rows(run, seen, codes, ids, d)
+
+    def _header(self, path: Path, d: int, rows: int) -> None:
+        counted, size = codefile.counts(path)
+        if (counted, size) != (rows, rows * (d // 8)) and counted > rows:
+            self.fault(
+                path.name, f"counts {counted} codes, the catalogue {rows}: it has lost rounds; {_RESTORE}"
+            )
+        elif size != counted * (d // 8):
+            self.fault(path.name, f"says that {counted} codes have {size} bytes; the next write repairs it")
+
+    def _rows(self, run: sqlite3.Connection, seen: Snapshot, codes: Path, ids: Path, d: int) -> None:
+        """Checksums of every round's rows, and each row's id against the catalogue."""
+        C, names = mapped(codes, ids, d, seen.rows)
+        for done in catalog.rounds(run, 1, seen.round):
+            rows = slice(done.first_row, done.end_row)
+            if done.checksum != checksum(C[rows], names[rows]):
+                self.faults.append(
+                    f"{codes} or {ids.name}: the bytes of round {done.round} (rows {done.first_row} to "
+                    f"{done.end_row}) are not what was written; restore both from a backup"
+                )
+        tables = ["items"] if run.execute("PRAGMA user_version").fetchone()[0] == 1 else ["items", "removed"]
+        found = np.full(seen.rows, -1, np.int64)
+        times = np.zeros(seen.rows, np.int64)
+        for table in tables:
+            select = f"SELECT row, id FROM {table}"  # noqa: S608
+            pairs = np.array(run.execute(select).fetchall(), np.int64).reshape(-1, 2)
+            pairs = pairs[(pairs[:, 0] >= 0) & (pairs[:, 0] < seen.rows)]
+            found[pairs[:, 0]] = pairs[:, 1]
+            np.add.at(times, pairs[:, 0], 1)
+        wrong = np.flatnonzero((found != names) | (times != 1))
+        if wrong.size:
+            self.fault(
+                ids.name,
+                f"row {wrong[0]} has id {names[wrong[0]]}, the catalogue has "
+                f"{found[wrong[0]]} there ({wrong.size} rows differ); {_RESTORE}",
+            )
+
+    def _models(self, run: sqlite3.Connection, seen: Snapshot, state: State) -> None:
+        known: dict[str, str] = dict(
+            run.execute("SELECT model, fingerprint FROM rounds WHERE model IS NOT NULL")
+        )
+        if seen.model is not None and seen.model not in state.models:
+            self.fault(schema.CATALOG, f"does not keep {seen.model}, the newest model; {_RESTORE}")
+        wanted = {name: known.get(name) for name in state.models}
+        if state.anchors:
+            wanted[schema.ANCHORS] = state.anchors
+        for name, fingerprint in wanted.items():
+            with self.noting(name):
+                if Path(name).name != name or not (self.folder / name).is_file():
+                    self.fault(name, "is missing; restore it from a backup")
+                    continue
+                with (self.folder / name).open("rb") as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != fingerprint:
+                        self.fault(
+                            name, "is not what was written (another SHA-256); restore it from a backup"
+                        )
+                if name == schema.ANCHORS:
+                    Npy(self.folder / name).read()
+
+    def _leftovers(self, seen: Snapshot, state: State, d: int) -> None:
+        """Files that do not belong here; what a writer left only if none is at work."""
+        with self.noting("."):
+            ours = {schema.CATALOG, schema.CODES, schema.IDS, *state.models}
+            ours |= {schema.CATALOG + end for end in ("-wal", "-shm")}
+            ours |= {schema.ANCHORS} if state.anchors else set()
+            left = {path.name for path in strays(self.folder, state)}
+            for path in sorted(self.folder.iterdir()):
+                if path.name not in ours | left:
+                    self.fault(path.name, "is no file of an index; move it elsewhere")
+        try:
+            with catalog.locked(self.folder, 0):
+                self._left(seen, state, d)
+        except LockedError:
+            pass  # a writer is at work: these are its files
+        except StoreError:
+            self._left(seen, state, d)  # a folder that may only be read: nobody else is asked
+
+    def _left(self, seen: Snapshot, state: State, d: int) -> None:
+        with self.noting("."):
+            died = "left by a writer that died; the next write puts it right"
+            for path in strays(self.folder, state):
+                self.fault(path.name, died)
+            for name, end in ((schema.CODES, codefile.end(d, seen.rows)), (schema.IDS, 8 * seen.rows)):
+                path = self.folder / name
+                if (self.folder / schema.pending(name, seen.generation)).exists() and seen.generation:
+                    continue
+                if path.is_file() and (extra := path.stat().st_size - end) > 0:
+                    self.fault(name, f"has {extra} bytes behind its end, {died}")
+                elif name == schema.CODES and path.is_file() and codefile.counts(path)[0] < seen.rows:
+                    self.fault(name, f"counts fewer codes than the catalogue, {died}")
+
+
+def _one_line(error: Any) -> str:
+    return " ".join(str(error).split())[:160] or type(error).__name__
