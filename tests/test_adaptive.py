@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from woh_faiss import WOH, WOHConfig, adaptive, codes, targets
 from woh_faiss.errors import ConfigError, InputError
-from woh_faiss.solver import learn_energy_round
+from woh_faiss.solver import learn_round
 from woh_faiss.statistics import Statistics
 
 
@@ -98,7 +98,7 @@ def test_anchors_are_drawn_anew_until_there_are_enough_items_then_never():
         assert len(woh.hasher_.kernel.A) == 100
         if seed == 2:
             anchors = woh.anchors_
-            assert woh.state()["adaptive_x"].size == 0
+            assert "adaptive_x" not in woh.state()
     assert_array_equal(woh.anchors_, anchors)
 
 
@@ -112,8 +112,7 @@ def test_statistics_of_the_kernel_are_remade_exactly():
     phi = woh.hasher_.kernel.map(np.vstack([X for X, _ in chunks]))
     assert_allclose(woh.state()["C3"], phi.T @ phi, rtol=1e-9, atol=1e-9)
     assert_allclose(woh.state()["C2"], np.vstack(signs).T @ phi, rtol=1e-9, atol=1e-9)
-    rho = adaptive.RIDGES[int(woh.state()["adaptive_chosen"])]
-    gradient = phi.T @ (phi @ woh.hasher_.P - np.vstack(signs)) + rho * woh.hasher_.P
+    gradient = phi.T @ (phi @ woh.hasher_.P - np.vstack(signs)) + woh.config.alpha * woh.hasher_.P
     assert_allclose(gradient, 0, atol=1e-8)
 
 
@@ -167,7 +166,7 @@ def naive_energy_round(G, Y, Z, tagged_, W, past, config):
 @pytest.mark.parametrize("hyper", [{}, {"theta": 3.0, "mu": 2.0, "alpha": 0.3, "iterations": 2, "sweeps": 1}])
 def test_two_rounds_equal_the_naive_ones(hyper):
     config = WOHConfig(bits=8, **hyper)
-    past, W = Statistics.zero(r=9, m=2, f=3, c=5), None
+    past, W = Statistics.zero(r=8, m=2, f=3, c=5, constant=True), None
     for seed in range(2):
         rng = np.random.default_rng(seed)
         G, Z = rng.normal(size=(17, 8)), rng.normal(size=(17, 3))
@@ -175,7 +174,11 @@ def test_two_rounds_equal_the_naive_ones(hyper):
         Y = (rng.random((17, 5)) < 0.5) * mask[:, None]
         Z *= mask[:, None]
         expected = naive_energy_round(G, Y, Z, mask, W, past, config)
-        B, W, stats = learn_energy_round(G, csr_array(Y), Z, mask, W, past, config)
+        done = learn_round(
+            rng.normal(size=(17, 2)), csr_array(Y), Z, np.where(G >= 0, 1.0, -1.0), W,
+            past, config, aim=G, tagged=mask,
+        )  # fmt: skip
+        B, W, stats = done.B, done.W, done.stats
         assert_array_equal(B, expected[0])
         assert_allclose(W, expected[1], atol=1e-9)
         Bp = np.column_stack([B, np.ones(17)])[mask > 0]
@@ -184,9 +187,26 @@ def test_two_rounds_equal_the_naive_ones(hyper):
         past = stats
 
 
+def test_codes_that_are_given_hold_still_and_count():
+    rng, config = np.random.default_rng(3), WOHConfig(bits=8)
+    G, Z, phi = rng.normal(size=(20, 8)), rng.normal(size=(20, 3)), rng.normal(size=(20, 4))
+    Y = csr_array((rng.random((20, 5)) < 0.5).astype(float))
+    given = rng.choice([-1.0, 1.0], size=(6, 8))
+    B0 = np.vstack([given, np.where(G[6:] >= 0, 1.0, -1.0)])
+    past = Statistics.zero(r=8, m=4, f=3, c=5, constant=True)
+    done = learn_round(phi, Y, Z, B0, None, past, config, aim=G, given=6)
+    assert_array_equal(done.B[:6], given)
+    Bp = np.column_stack([done.B, np.ones(20)])
+    assert_allclose(done.stats.C1, Bp.T @ Bp)
+    free = learn_round(phi, Y, Z, B0, None, past, config, aim=G)
+    assert np.any(free.B[:6] != given)
+
+
 def test_what_the_semantic_start_has_no_use_for_is_refused():
     with pytest.raises(ConfigError, match=r"beta is 0\.1, expected 0 with a semantic start"):
         WOHConfig(beta=0.1)
+    with pytest.raises(ConfigError, match="refresh_statistics is False, expected true with a semantic start"):
+        WOHConfig(refresh_statistics=False)
     with pytest.raises(ConfigError, match="start is 'warm', expected one of random, semantic"):
         WOHConfig(start="warm")
     X, tags = tagged(0)

@@ -18,7 +18,7 @@ from .codes import unpack
 from .config import WOHConfig
 from .errors import InputError
 from .kernel import unit_rows
-from .solver import energy_V, regression
+from .solver import V_of
 from .statistics import Statistics
 from .tag_lists import TagLists
 from .tags import Vocabulary, normalised
@@ -54,13 +54,9 @@ class Meaning:
     def of(cls, config: WOHConfig, arrays: Mapping[str, NDArray[Any]], vocabulary: Vocabulary) -> Meaning:
         """From a model file's arrays."""
         stats, W = Statistics.from_arrays(arrays), np.asarray(arrays["W"])
+        V = V_of(stats, config)
         if config.start == "semantic":
-            side = TagSide.from_arrays(arrays)
-            return cls(
-                vocabulary, side, int(arrays["adaptive_n"]), energy_V(stats.C1, stats.C5, config.alpha), W
-            )
-        ridge = config.alpha / config.theta if config.theta else np.inf
-        V = regression(stats.C1, stats.C5, ridge) if config.theta else np.zeros_like(stats.C5)
+            return cls(vocabulary, TagSide.from_arrays(arrays), int(arrays["adaptive_n"]), V, W)
         return cls(vocabulary, None, stats.n, _with_constant(V), _with_constant(W))
 
     def bits(self, tags: Sequence[Sequence[str]], vectors: WordVectors | None = None) -> Matrix:

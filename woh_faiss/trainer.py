@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from . import codes, validate
-from .adaptive import Adaptive, Past, learn_adaptive_round
+from .adaptive import Adaptive, Start, remembered, semantic_start
 from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError, NotFittedError
@@ -82,7 +82,7 @@ class WOH:
         self.W0 = W0
         self.rounds_ = 0
         self.vocabulary_ = Vocabulary(self.config.min_count)
-        self._learned: _Learned | None = None
+        self._learned: Learned | None = None
 
     @property
     def hasher_(self) -> Hasher:
@@ -96,7 +96,7 @@ class WOH:
         return self._fitted.hasher
 
     @property
-    def _fitted(self) -> _Learned:
+    def _fitted(self) -> Learned:
         if self._learned is None:
             raise NotFittedError("no round was learned yet; call partial_fit with features and tags first")
         return self._learned
@@ -162,8 +162,7 @@ class WOH:
         Y, Z_tags, trained = vocabulary.matrices(chunk.tags)
         Zs = Z_tags if Z is None else _checked("Z", Z, (len(chunk), None))
         if trained.any():
-            round_ = self._random_round if config.start == "random" else self._semantic_round
-            learned, packed = round_(chunk.features, Y, Zs, trained, vocabulary, B0)
+            learned, packed = self._round(chunk.features, Y, Zs, trained, vocabulary, B0)
         elif self._learned is None:
             raise InputError(
                 f"none of the {len(chunk)} items of the first chunk has a tag that was seen "
@@ -177,38 +176,7 @@ class WOH:
         self._learned, self.codes_, self.trained_ = learned, packed, trained
         return self
 
-    def _random_round(
-        self,
-        X: NDArray[Any],
-        Y: csr_array,
-        Z: Matrix,
-        trained: NDArray[np.bool_],
-        _: Vocabulary,
-        B0: ArrayLike | None,
-    ) -> tuple[_Learned, NDArray[np.uint8]]:
-        """One more round of the paper's; items without a known tag are encoded by what it has learned."""
-        config, r, c, f = self.config, self.config.bits, Y.shape[1], Z.shape[1]
-        rng = np.random.default_rng((config.seed, self.rounds_ + 1))
-        anchors: NDArray[Any] | None
-        if self._learned is None:
-            drawn = self._first_anchors(X, rng)
-            kernel, anchors = Kernel.fit(X, drawn), drawn
-            past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c)
-            W = rng.standard_normal((r, c)) if self.W0 is None else _checked("W0", self.W0, (r, c))
-        else:
-            anchors, kernel = self._learned.anchors, self._learned.hasher.kernel
-            past, W = self._learned.stats.widened(c), widen(self._learned.W, c)
-            _same_width(f, past.C5.shape[1])
-        n = int(trained.sum())
-        B = rng.standard_normal((n, r)) if B0 is None else _checked("B0", B0, (len(X), r))[trained]
-        done = learn_round(kernel.map(X[trained]), Y[trained], Z[trained], sign(B), W, past, config)
-        hasher = Hasher(kernel, done.P)
-        packed = np.empty((len(X), r // 8), np.uint8)
-        packed[trained] = codes.pack(done.B)
-        packed[~trained] = hasher.encode(X[~trained])
-        return _Learned(hasher, done.W, done.stats, None, anchors), packed
-
-    def _semantic_round(
+    def _round(
         self,
         X: NDArray[Any],
         Y: csr_array,
@@ -216,21 +184,62 @@ class WOH:
         trained: NDArray[np.bool_],
         vocabulary: Vocabulary,
         B0: ArrayLike | None,
-    ) -> tuple[_Learned, NDArray[np.uint8]]:
-        """One more round with a semantic start; items without a known tag take part in the hash function."""
-        if B0 is not None or self.W0 is not None:
-            raise InputError(
-                'B0 and W0 are given, expected neither with a semantic start; use start="random"'
-            )
-        past, known = None, self._learned
-        if known is not None and (memory := known.memory) is not None:
-            past = Past(known.hasher.kernel, known.W, known.stats, memory)
-            _same_width(Z.shape[1], len(memory.side.z_mean))
-        A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
-        done = learn_adaptive_round(X, Y, Z, trained, vocabulary.df, past, self.config, self.rounds_, A)
-        anchors = None if len(done.memory.x) else done.kernel.A.astype(np.float32)
-        learned = _Learned(Hasher(done.kernel, done.P), done.W, done.stats, done.memory, anchors)
-        return learned, codes.pack(done.B)
+    ) -> tuple[Learned, NDArray[np.uint8]]:
+        """One more round, and the chunk's codes; those of items that took no part are the new function's."""
+        config, known = self.config, self._learned
+        if known is not None:
+            _same_width(Z.shape[1], known.stats.C5.shape[1])
+        rng = np.random.default_rng((config.seed, self.rounds_ + 1))
+        memory: Adaptive | None = None
+        if config.start == "random":
+            rows = trained  # features of the others would move P without a code that tags had a say in
+            start, anchors = self._random_start(X, Y, Z, B0, rows, rng)
+        else:
+            if B0 is not None or self.W0 is not None:
+                raise InputError(
+                    'B0 and W0 are given, expected neither with a semantic start; use start="random"'
+                )
+            rows = np.ones(len(X), np.bool_)
+            A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
+            start = semantic_start(X, Y, Z, trained, vocabulary.df, known, config, rng, A)
+        done = learn_round(
+            start.phi, start.Y, start.Z, start.B0, start.W0, start.past, config,
+            aim=start.aim, tagged=start.tagged, given=start.given,
+        )  # fmt: skip
+        if config.start == "semantic":
+            seen = len(X) + (known.memory.n if known and known.memory else 0)
+            memory = remembered(start, done.B, seen, config)
+            anchors = None if memory.early else start.kernel.A.astype(np.float32)
+        hasher = Hasher(start.kernel, done.P)
+        packed = np.empty((len(X), config.bits // 8), np.uint8)
+        packed[rows] = codes.pack(done.B[start.given :])
+        packed[~rows] = hasher.encode(X[~rows])
+        return Learned(hasher, done.W, done.stats, memory, anchors), packed
+
+    def _random_start(
+        self,
+        X: NDArray[Any],
+        Y: csr_array,
+        Z: Matrix,
+        B0: ArrayLike | None,
+        rows: NDArray[np.bool_],
+        rng: np.random.Generator,
+    ) -> tuple[Start, NDArray[Any] | None]:
+        """The paper's: random codes, and in round 1 a random W; and the anchors."""
+        r, c = self.config.bits, Y.shape[1]
+        anchors: NDArray[Any] | None
+        if self._learned is None:
+            drawn = self._first_anchors(X, rng)
+            kernel, anchors = Kernel.fit(X, drawn), drawn
+            past = Statistics.zero(r=r, m=len(kernel.A), f=Z.shape[1], c=c)
+            W = rng.standard_normal((r, c)) if self.W0 is None else _checked("W0", self.W0, (r, c))
+        else:
+            kernel, anchors = self._learned.hasher.kernel, self._learned.anchors
+            past, W = self._learned.stats.widened(c), widen(self._learned.W, c)
+        n = int(rows.sum())
+        B = rng.standard_normal((n, r)) if B0 is None else _checked("B0", B0, (len(X), r))[rows]
+        phi = kernel.map(X[rows])
+        return Start(kernel, phi, Y[rows], Z[rows], sign(B), W, past), anchors
 
     def _first_anchors(self, X: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         if self.A is not None:
@@ -268,14 +277,12 @@ class WOH:
         woh.rounds_ = int(state["rounds"])
         memory = Adaptive.from_arrays(state) if config.start == "semantic" else None
         hasher = Hasher.from_arrays(state, anchors)
-        woh._learned = _Learned(
-            hasher, np.asarray(state["W"]), Statistics.from_arrays(state), memory, anchors
-        )
+        woh._learned = Learned(hasher, np.asarray(state["W"]), Statistics.from_arrays(state), memory, anchors)
         return woh
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Learned:
+class Learned:
     """What rounds have left: hash function, W, statistics, the semantic start's memory, final anchors."""
 
     hasher: Hasher
