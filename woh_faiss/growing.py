@@ -138,7 +138,12 @@ class Grower:
         vocabulary = Vocabulary.from_rows(self._store.tag_rows(), self._config.min_count)
         if snapshot.model is None:
             return WOH(self._config)
-        return WOH.from_state(self._config, self._store.model(), self._store.anchors(), vocabulary)
+        model = self._store.model()
+        model.check(
+            snapshot.fingerprint
+        )  # a query trusts each array's CRC, what is learned from this must not
+        with model.damage():
+            return WOH.from_state(self._config, model, self._store.anchors(), vocabulary)
 
 
 def new_ids(chunk: Chunk, writing: Writing) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import validate
+from .chunk_files import read_npy
 from .errors import InputError
 
 _EXPECTED = (
@@ -31,8 +32,10 @@ _REFUSED = {
     re.escape((793712314).to_bytes(4, "little")): "a fastText model; give the .vec text that lies beside it",
     rb"\xef\xbb\xbf": "text with a byte order mark; save it as UTF-8 without one",
 }
-#: Longest line read to tell a format: far beyond any real row of numbers.
+#: Longest line or word: far beyond any real one, and what is read to tell a format.
 _SAMPLE = 1 << 20
+#: Text and float32 pack 2 to 3 times; what unpacks to more than both of these is a bomb, not vectors.
+_BOMB_RATIO, _BOMB_BYTES = 100, 64 << 20
 
 
 def read(path: Path, limit: int | None, unicode_errors: str) -> tuple[dict[str, int], NDArray[Any]]:
@@ -62,7 +65,41 @@ def read(path: Path, limit: int | None, unicode_errors: str) -> tuple[dict[str, 
 
 
 def _stream(path: Path, zipped: bool) -> IO[bytes]:
-    return io.BufferedReader(gzip.open(path)) if zipped else path.open("rb")
+    if not zipped:
+        return path.open("rb")
+    limit = max(_BOMB_BYTES, _BOMB_RATIO * path.stat().st_size)
+    return io.BufferedReader(_Bounded(gzip.open(path), limit))
+
+
+class _Bounded(io.RawIOBase):
+    """A gzipped file that gives no more than its first `limit` bytes."""
+
+    def __init__(self, file: gzip.GzipFile, limit: int) -> None:
+        self._file, self._limit = file, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any, /) -> int:
+        n = self._file.readinto(buffer)
+        if self._file.tell() > self._limit:
+            raise InputError(
+                f"it unpacks to more than {_BOMB_RATIO} times its size; if that is meant, unpack it first"
+            )
+        return n
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _Layout(NamedTuple):
@@ -120,9 +157,11 @@ def _is_row(line: bytes, f: int) -> bool:
 def _count_text(stream: IO[bytes], f: int, first_line: int, stop: int | None, unicode_errors: str) -> int:
     """Words in the lines of `stream`, at most `stop`; each line is looked at but for its numbers' sake."""
     words = blank = 0
-    for number, line in enumerate(stream, first_line):
+    for number, line in enumerate(iter(lambda: stream.readline(_SAMPLE), b""), first_line):
         if words == stop:
             break
+        if len(line) == _SAMPLE:
+            raise InputError(f"line {number} is longer than {_SAMPLE} bytes; {_EXPECTED}")
         line = line.rstrip()
         if not line:
             blank = blank or number
@@ -153,6 +192,8 @@ def _count_binary(stream: IO[bytes], f: int, stop: int | None) -> tuple[int, int
         if words == stop:
             return words, 0
         rest = rest[at:]
+        if len(rest) > size + 2 * _SAMPLE:  # a word without end
+            break
     return words, len(rest.strip())
 
 
@@ -180,8 +221,9 @@ def _read_with_gensim(
         except ValueError:
             with _stream(path, zipped) as stream:
                 lines = enumerate(stream, 1)
-                bad = next(n for n, line in lines if n > layout.header and not _is_row(line, layout.f))
-            problem = f"line {bad} holds something that is not a number"
+                rows = ((n, line) for n, line in lines if n > layout.header)
+                bad = next((f"line {n}" for n, line in rows if not _is_row(line, layout.f)), "a line")
+            problem = f"{bad} holds something that is not a number"
     if problem:  # raised here, it does not keep gensim's open file alive
         raise InputError(problem)
     return model.key_to_index, model.vectors
@@ -222,13 +264,21 @@ def _read_saved(path: Path, limit: int | None) -> tuple[dict[str, int], NDArray[
         index, vectors = state["key_to_index"], state.get("vectors")
         if vectors is None:  # large ones lie beside the file
             beside = path.with_name(f"{path.name}.vectors.npy")
-            vectors = np.load(beside, mmap_mode="r", allow_pickle=False)
+            if not beside.exists():
+                raise InputError(f"{beside} is missing; keep the two in one folder")
+            if not beside.is_file():
+                raise InputError(f"{beside} is not a regular file; keep the two in one folder")
+            vectors = read_npy(beside, str(beside), mapped=True)
+        elif vectors.nbytes > path.stat().st_size:
+            raise ValueError(f"its vectors claim {vectors.nbytes} bytes, more than the file has")
         if vectors.ndim != 2 or vectors.dtype.kind != "f" or not vectors.size:
             raise ValueError(f"its vectors are {vectors.dtype} of shape {vectors.shape}")
+        if {*map(type, index), *map(type, index.values())} != {str, int}:
+            raise TypeError("its words are not text with a row each")
         if sorted(index.values()) != list(range(len(vectors))):
             raise ValueError(f"its {len(index)} words are not those of its {len(vectors)} vectors")
-    except FileNotFoundError as error:
-        raise InputError(f"{error.filename} is missing; keep the two in one folder") from None
+    except InputError:
+        raise
     except Exception as error:  # a damaged pickle raises nearly anything
         raise InputError(
             f"it is a pickle that is not opened ({error}); only a KeyedVectors saved by gensim >= 4 is: "

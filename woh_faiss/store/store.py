@@ -107,8 +107,8 @@ class Store:
                 raise StoreError(
                     f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
                 )
-        meta = catalog.read(folder, lambda connection: catalog.meta(connection, folder))
-        return cls(folder, json.loads(meta["config"]), int(meta["d"]))
+            files.file_size(folder / schema.CATALOG)  # which a pipe has not
+        return cls(folder, *catalog.read(folder, lambda connection: catalog.settings(connection, folder)))
 
     def __enter__(self) -> Store:
         return self
