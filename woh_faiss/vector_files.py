@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import pickle
 import re
 import tempfile
 import warnings
@@ -19,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import validate
-from .chunk_files import read_npy
 from .errors import InputError
+from .saved_vectors import read_saved
 
 _EXPECTED = (
     "expected word2vec text or binary, GloVe or fastText .vec text (each may be gzipped), "
@@ -58,7 +57,7 @@ def read(path: Path, limit: int | None, unicode_errors: str) -> tuple[dict[str, 
     if re.match(rb"\x80[\x02-\x05]", head):
         if zipped:
             raise InputError("it is a gzipped pickle; unpack it first")
-        return _read_saved(path, limit)
+        return read_saved(path, limit)
     with _stream(path, zipped) as stream:
         layout = _inspect(stream, limit, unicode_errors)
     return _read_with_gensim(path, zipped, layout, unicode_errors)
@@ -206,6 +205,7 @@ def _read_with_gensim(
     # gensim unpacks by extension: give it a link whose extension is the content's.
     with tempfile.TemporaryDirectory(prefix="woh-faiss-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # no_header opens the file twice and closes it once
+        warnings.simplefilter("ignore", RuntimeWarning)  # a number beyond float32: refused as infinite
         link = Path(folder) / ("words.gz" if zipped else "words")
         link.symlink_to(path.resolve())
         try:
@@ -231,61 +231,6 @@ def _read_with_gensim(
 
 def _not_utf8(where: str) -> str:
     return f"{where} is not UTF-8; convert the file, or open it with unicode_errors 'replace' or 'ignore'"
-
-
-#: All that a KeyedVectors saved by gensim >= 4 refers to. Exact names: gensim's unpickle() is within reach
-#: of gensim.models.keyedvectors, so that a rule by module would let a file run what it likes.
-_SAFE = {("gensim.models.keyedvectors", "KeyedVectors"), ("numpy", "ndarray"), ("numpy", "dtype")} | {
-    (f"numpy.{core}.{module}", name)
-    for core in ("core", "_core")
-    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
-}
-
-
-class _Restricted(pickle.Unpickler):
-    """Loads nothing outside `_SAFE`, so that a file can make arrays and a KeyedVectors and run nothing."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _SAFE:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
-        return super().find_class(module, name)
-
-
-def _read_saved(path: Path, limit: int | None) -> tuple[dict[str, int], NDArray[Any]]:
-    """A KeyedVectors saved by gensim. Its own load() is not used: it unpickles whatever it finds."""
-    from gensim.models import KeyedVectors
-
-    try:
-        with path.open("rb") as file:
-            saved = _Restricted(file).load()
-        if not isinstance(saved, KeyedVectors):
-            raise TypeError(f"it holds a {type(saved).__name__}")
-        state = vars(saved)
-        index, vectors = state["key_to_index"], state.get("vectors")
-        if vectors is None:  # large ones lie beside the file
-            beside = path.with_name(f"{path.name}.vectors.npy")
-            if not beside.exists():
-                raise InputError(f"{beside} is missing; keep the two in one folder")
-            if not beside.is_file():
-                raise InputError(f"{beside} is not a regular file; keep the two in one folder")
-            vectors = read_npy(beside, str(beside), mapped=True)
-        elif vectors.nbytes > path.stat().st_size:
-            raise ValueError(f"its vectors claim {vectors.nbytes} bytes, more than the file has")
-        if vectors.ndim != 2 or vectors.dtype.kind != "f" or not vectors.size:
-            raise ValueError(f"its vectors are {vectors.dtype} of shape {vectors.shape}")
-        if {*map(type, index), *map(type, index.values())} != {str, int}:
-            raise TypeError("its words are not text with a row each")
-        if sorted(index.values()) != list(range(len(vectors))):
-            raise ValueError(f"its {len(index)} words are not those of its {len(vectors)} vectors")
-    except InputError:
-        raise
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise InputError(
-            f"it is a pickle that is not opened ({error}); only a KeyedVectors saved by gensim >= 4 is: "
-            "save the vectors with save_word2vec_format instead"
-        ) from error
-    stop = len(vectors) if limit is None else limit
-    return {word: at for word, at in index.items() if at < stop}, vectors[:stop]
 
 
 def refuse_not_finite(index: dict[str, int], vectors: NDArray[Any]) -> None:

@@ -137,6 +137,9 @@ def failures(folder: Path, waited: float) -> Iterator[None]:
         way_out = _WAYS_OUT.get(code, "cannot be used; restore it from a backup, or build the index again")
         said = f"SQLite: {error}" if hasattr(error, "sqlite_errorcode") else str(error)  # ours have no code
         raise StoreError(f"{folder / schema.CATALOG} {way_out} ({said})") from error
+    except (UnicodeDecodeError, MemoryError) as error:  # SQLite quotes, or believes, damaged bytes
+        way_out = _WAYS_OUT[sqlite3.SQLITE_CORRUPT]
+        raise StoreError(f"{folder / schema.CATALOG} {way_out} ({type(error).__name__})") from error
 
 
 def _connect(path: Path, options: str, timeout: float) -> sqlite3.Connection:
@@ -332,7 +335,8 @@ def batches(values: Iterable[T]) -> Iterator[list[T]]:
 def where_in(connection: sqlite3.Connection, select: str, values: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Rows of `select` (which ends in IN) for the values, a batch at a time."""
     for batch in batches(values):
-        yield from connection.execute(f"{select} ({', '.join('?' * len(batch))})", batch)
+        # All at once: a generator that is given up must not be left with an open cursor.
+        yield from connection.execute(f"{select} ({', '.join('?' * len(batch))})", batch).fetchall()
 
 
 def items(connection: sqlite3.Connection, ids: Iterable[int], ntotal: int) -> dict[int, Item]:
