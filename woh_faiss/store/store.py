@@ -61,7 +61,7 @@ class Store:
         InputError
             d is not a positive multiple of 8, or the config is not made of JSON values.
         """
-        folder = Path(path).absolute()
+        folder = Path(os.fsdecode(path)).absolute()
         if d <= 0 or d % 8:
             raise InputError(f"d is {d} bits, expected a positive multiple of 8")
         try:
@@ -97,7 +97,7 @@ class Store:
         StoreError
             Nothing is there, it is not an index folder, it is damaged, or newer than this package.
         """
-        folder = Path(path).absolute()
+        folder = Path(os.fsdecode(path)).absolute()
         with files.failures(folder, "open"):  # a name too long for the file system, say
             if not folder.exists():
                 raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
