@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from numpy.testing import assert_array_equal
 from woh_faiss import WOHIndex, WordVectors, read_chunk
 from woh_faiss.errors import InputError, StoreError, WOHError
 from woh_faiss.store import Store
+
+MAPS = Path("/proc/self/maps")
 
 
 @pytest.mark.parametrize("id_", [-1, 40, 2**40, -(2**63)])
@@ -113,6 +116,27 @@ def test_a_model_of_another_index_is_not_mixed_in(tmp_path):
     shutil.copy(tmp_path / "1" / "model-1.npz", tmp_path / "0" / "model-1.npz")
     with WOHIndex.open(tmp_path / "0") as index, pytest.raises(StoreError, match="SHA-256 is not the one"):
         index.update(*tagged(1))
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="the system does not list maps")
+def test_codes_and_ids_are_mapped_not_read(index):
+    with WOHIndex.open(index.path):
+        mapped = MAPS.read_text()
+    assert all(str(index.path / name) in mapped for name in ("codes.faiss", "ids.i64"))
+
+
+@pytest.mark.parametrize("name", ["model-1.npz", "anchors.npy"])
+def test_nothing_is_appended_through_a_flipped_byte(index, name):
+    """A query trusts a CRC or nothing; codes that stay for ever do not."""
+    index.close()
+    data = bytearray((index.path / name).read_bytes())
+    data[-1000 if name == "model-1.npz" else -1] ^= 1
+    (index.path / name).write_bytes(data)
+    for grow in (lambda index: index.update(*tagged(1)), lambda index: index.add(tagged(1)[0])):
+        with WOHIndex.open(index.path) as damaged:
+            with pytest.raises(StoreError, match=rf"{name} is damaged \(its SHA-256 is not the one"):
+                grow(damaged)
+            assert damaged.ntotal == 40
 
 
 def test_no_other_runtime_is_touched():

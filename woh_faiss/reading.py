@@ -290,8 +290,8 @@ class IndexReader:
         from .tags import Vocabulary
 
         self.hasher  # noqa: B018 - says so where nothing was learned
+        self._store.check_model()
         model = self._store.model()
-        model.check(self._store.snapshot.fingerprint)
         with model.damage():
             c = model["W"].shape[1]  # the catalogue may know of tags that a newer round admitted
             rows = [row for row in self._store.tag_rows() if row[0] is not None and row[0] < c]

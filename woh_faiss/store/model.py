@@ -8,6 +8,7 @@ import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,10 +82,9 @@ class Model(Mapping[str, NDArray[Any]]):
 
     def check(self, fingerprint: str | None) -> None:
         """StoreError unless the SHA-256 of the file is `fingerprint`."""
-        with self._lock, self.damage():
+        with self._lock:
             self._file.seek(0)
-            if hashlib.file_digest(self._file, "sha256").hexdigest() != fingerprint:
-                raise ValueError("its SHA-256 is not the one in the catalogue")
+            _check(self.path, self._file, fingerprint)
 
     @contextmanager
     def damage(self) -> Iterator[None]:
@@ -100,6 +100,20 @@ class Model(Mapping[str, NDArray[Any]]):
 
 #: What arrays of unexpected names, shapes and types make Python and NumPy raise.
 _MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, MemoryError, OSError)
+
+
+def check_file(path: Path, fingerprint: str | None) -> None:
+    """StoreError unless the SHA-256 of the file at `path` is `fingerprint`."""
+    files.file_size(path)
+    with path.open("rb") as file:
+        _check(path, file, fingerprint)
+
+
+def _check(path: Path, file: BufferedReader, fingerprint: str | None) -> None:
+    if hashlib.file_digest(file, "sha256").hexdigest() != fingerprint:
+        raise StoreError(
+            f"{path} is damaged (its SHA-256 is not the one in the catalogue); restore it from a backup"
+        )
 
 
 def read_npy(path: Path) -> NDArray[Any]:

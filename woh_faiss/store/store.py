@@ -19,7 +19,7 @@ from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, codefile, files, schema
 from .catalog import Item, Round, Snapshot
-from .model import Model, read_npy
+from .model import Model, check_file, read_npy
 from .view import View
 from .writing import TagRow, Writing
 
@@ -231,6 +231,16 @@ class Store:
         if "A" in self.model():
             return None
         return read_npy(self.path / schema.ANCHORS)
+
+    def check_model(self) -> None:
+        """StoreError unless the files of the model are those that were committed, to the byte.
+
+        For what must not go wrong silently: a query is content with the CRC of each array it reads.
+        """
+        self.model().check(self.snapshot.fingerprint)
+        if "A" not in self.model():
+            with files.failures(self.path, "read"):
+                check_file(self.path / schema.ANCHORS, catalog.read(self.path, catalog.state)["anchors"])
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file in the folder, by name."""
