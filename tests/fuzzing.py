@@ -210,7 +210,11 @@ class Trier:
         """`attempt` in the other process, which must live, in time and within the memory allowed."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         print(json.dumps([target, str(path)]), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from conftest import WORDS, save_chunk
 
+pytestmark = pytest.mark.slow  # a process a command
+
 BUILD = ["--bits", "16", "--anchors", "10"]
 VECTORS = "".join(f"{word} {i} 1 -{i}\n" for i, word in enumerate(WORDS))
 
@@ -20,6 +22,7 @@ def run(folder, *arguments):
     return subprocess.run(
         ["bash", "-c", limited, sys.executable, *map(os.fsencode, map(str, arguments))],
         cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},  # a thread maps memory, too
         capture_output=True,
         timeout=60,
         check=False,
