@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("queries", required=False, type=click.Path(path_type=Path))
+@click.argument("queries", required=False, type=click.Path(path_type=Path, readable=False))
 @index_option
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Neighbours a query.")
 @click.option("--id", "item_id", type=int, help="Query with the code of the item that has this id.")

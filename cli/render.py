@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -85,7 +86,7 @@ def print_info(facts: dict[str, Any]) -> None:
     ):
         table.add_column(name, justify="right")
     for row in facts["history"]:
-        health = row["health"]
+        health = {"balance": nan, "distinct": nan, **(row["health"] or {})}
         table.add_row(
             str(row["round"]), row["kind"], f"{row['n']:,}", f"{row['trained']:,}", f"{row['ntotal']:,}",
             f"{row['seconds']:.2f}", f"{health['balance']:.2f}", f"{health['distinct']:.0%}",

@@ -679,7 +679,7 @@ def test_a_flipped_byte_of_a_model_or_the_anchors_is_found_when_read(store):
     (store.path / "anchors.npy").write_bytes((store.path / "anchors.npy").read_bytes()[:-1])
     with Store.open(store.path) as reader:
         assert_array_equal(reader.model()["round"], 1)
-        with pytest.raises(StoreError, match=r"model-1.npz is damaged \(Bad CRC-32"):
+        with pytest.raises(StoreError, match=r"model-1.npz is damaged \(.*Bad CRC-32"):
             reader.model()["P"]
         with pytest.raises(StoreError, match=r"anchors.npy cannot be read"):
             reader.anchors()

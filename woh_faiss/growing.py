@@ -39,6 +39,7 @@ class Grower:
     def __init__(self, store: Store, config: WOHConfig, hasher: Callable[[], Hasher]) -> None:
         self._store, self._config, self._hasher = store, config, hasher
         self._trainer: WOH | None = None
+        self._checked: str | None = None  # fingerprint of the model whose files were found whole
         self._fingerprint: str | None = None  # of the model that the trainer in memory is at
 
     def update(self, chunk: Chunk, word_vectors: WordVectors | None, timeout: float) -> Round:
@@ -76,6 +77,7 @@ class Grower:
         with self._store.writing(timeout) as writing:
             ids = new_ids(chunk, writing)
             started = time.perf_counter()
+            self._check(writing.snapshot)
             packed = self._hasher().encode(chunk.features)
             committed = writing.commit(
                 kind="encoded",
@@ -131,6 +133,12 @@ class Grower:
                     f"{seen[known[0]]}: {kind} {known[0]!r} is in the index already; leave it out"
                 )
 
+    def _check(self, snapshot: Snapshot) -> None:
+        """Refuse to go on with a model that is not what was committed: codes stay for ever. Once a model."""
+        if snapshot.fingerprint not in (None, self._checked):
+            self._store.check_model()
+            self._checked = snapshot.fingerprint
+
     def _at(self, snapshot: Snapshot) -> WOH:
         """The trainer as of `snapshot`: the one in memory if it is there, else from disk."""
         if self._trainer is not None and self._fingerprint == snapshot.fingerprint:
@@ -138,7 +146,10 @@ class Grower:
         vocabulary = Vocabulary.from_rows(self._store.tag_rows(), self._config.min_count)
         if snapshot.model is None:
             return WOH(self._config)
-        return WOH.from_state(self._config, self._store.model(), self._store.anchors(), vocabulary)
+        self._check(snapshot)
+        model = self._store.model()
+        with model.damage():
+            return WOH.from_state(self._config, model, self._store.anchors(), vocabulary)
 
 
 def new_ids(chunk: Chunk, writing: Writing) -> NDArray[np.int64]:

@@ -52,12 +52,18 @@ class Meaning:
 
     @classmethod
     def of(cls, config: WOHConfig, arrays: Mapping[str, NDArray[Any]], vocabulary: Vocabulary) -> Meaning:
-        """From a model file's arrays."""
+        """From a model file's arrays; InputError where they do not fit each other or the vocabulary."""
         stats, W = Statistics.from_arrays(arrays), np.asarray(arrays["W"])
         V = V_of(stats, config)
         if config.start == "semantic":
-            return cls(vocabulary, TagSide.from_arrays(arrays), int(arrays["adaptive_n"]), V, W)
-        return cls(vocabulary, None, stats.n, _with_constant(V), _with_constant(W))
+            side, n = TagSide.from_arrays(arrays), int(arrays["adaptive_n"])
+        else:
+            side, n = None, stats.n
+            V, W = _with_constant(V), _with_constant(W)
+        rows, (c, f) = config.bits + 1, vocabulary.E.shape
+        if W.shape != (rows, c) or V.shape != (rows, f):
+            raise InputError(f"W {W.shape} and V {V.shape} do not fit {c} tags and vectors of {f} numbers")
+        return cls(vocabulary, side, n, V, W)
 
     def bits(self, tags: Sequence[Sequence[str]], vectors: WordVectors | None = None) -> Matrix:
         """What each tag list asks of every bit, as real numbers: (q, r).

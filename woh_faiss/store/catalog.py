@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from woh_faiss.errors import LockedError, StoreError
+from woh_faiss.validate import short
 
 from . import schema
 
@@ -133,7 +135,11 @@ def failures(folder: Path, waited: float) -> Iterator[None]:
                 "try again when that has ended, or give a longer timeout"
             ) from error
         way_out = _WAYS_OUT.get(code, "cannot be used; restore it from a backup, or build the index again")
-        raise StoreError(f"{folder / schema.CATALOG} {way_out} (SQLite: {error})") from error
+        said = f"SQLite: {error}" if hasattr(error, "sqlite_errorcode") else str(error)  # ours have no code
+        raise StoreError(f"{folder / schema.CATALOG} {way_out} ({said})") from error
+    except (UnicodeDecodeError, MemoryError) as error:  # SQLite quotes, or believes, damaged bytes
+        way_out = _WAYS_OUT[sqlite3.SQLITE_CORRUPT]
+        raise StoreError(f"{folder / schema.CATALOG} {way_out} ({type(error).__name__})") from error
 
 
 def _connect(path: Path, options: str, timeout: float) -> sqlite3.Connection:
@@ -206,7 +212,75 @@ def meta(connection: sqlite3.Connection, folder: Path) -> dict[str, str]:
         raise StoreError(
             f"{folder} has format {found}, this package reads up to {schema.FORMAT}: upgrade woh-faiss"
         )
-    return dict(connection.execute("SELECT name, value FROM meta"))
+    if found < 1:
+        raise sqlite3.DatabaseError(f"its format is {found}")
+    rows = connection.execute("SELECT name, value FROM meta")
+    return dict(_typed("meta", row, {"name": str, "value": str}) for row in rows)
+
+
+def settings(connection: sqlite3.Connection, folder: Path) -> tuple[dict[str, Any], int]:
+    """The config, and the bits of a stored code."""
+    named = meta(connection, folder)
+    d = named.get("d", "")
+    if not re.fullmatch("[0-9]{1,9}", d) or int(d) % 8 or not int(d):
+        raise sqlite3.DatabaseError(f"meta.d is {short(d)}, expected a multiple of 8")
+    return _json("meta.config", named.get("config", ""), dict), int(d)
+
+
+def state(connection: sqlite3.Connection) -> dict[str, Any]:
+    """The model files that are kept (`models`) and the SHA-256 of the anchors or None (`anchors`)."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
+    found = _json("meta.state", row and row[0], dict)
+    models = found.get("models")
+    if not isinstance(models, list) or not all(isinstance(name, str) for name in models):
+        raise sqlite3.DatabaseError(f"meta.state has the models {short(models)}, expected a list of names")
+    if not isinstance(found.get("anchors", 0), str | None):
+        raise sqlite3.DatabaseError("meta.state has anchors that are not a SHA-256")
+    return found
+
+
+#: A whole number that counts something.
+_COUNT = "a whole number of at least 0"
+
+
+def _typed(table: str, row: tuple[Any, ...], kinds: dict[str, Any]) -> tuple[Any, ...]:
+    """`row`, if its cells are of these kinds: SQLite puts any type into any column."""
+    for (column, kind), value in zip(kinds.items(), row, strict=True):
+        fits = isinstance(value, int) and value >= 0 if kind is _COUNT else isinstance(value, kind)
+        if not fits:
+            wanted = kind if kind is _COUNT else getattr(kind, "__name__", kind)
+            raise sqlite3.DatabaseError(f"{table}.{column} is {short(value)}, expected {wanted}")
+    return row
+
+
+def _json(where: str, text: Any, kind: type[T]) -> T:
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise sqlite3.DatabaseError(f"{where} is {short(text)}, not JSON") from error
+    if not isinstance(value, kind):
+        raise sqlite3.DatabaseError(f"{where} is {short(text)}, expected a {kind.__name__}")
+    return value
+
+
+def _model_name(value: str | None) -> str | None:
+    """The name of a model file: never a path out of the folder."""
+    if value is not None and not re.fullmatch(r"model-[0-9]{1,19}\.npz", value):
+        raise sqlite3.DatabaseError(f"rounds.model is {short(value)}, expected model-NUMBER.npz")
+    return value
+
+
+_SNAPSHOT = {
+    **{"round": _COUNT, "ntotal": _COUNT, "model": str | None, "fingerprint": str | None},
+    "max_id": int,
+}
+_ROUND = {
+    **{"round": _COUNT, "time": float, "kind": str, "n": _COUNT, "first_row": _COUNT, "ntotal": _COUNT},
+    **{"max_id": int, "trained": _COUNT, "checksum": str, "model": str | None, "fingerprint": str | None},
+    **{"chunk_hash": str, "seconds": float, "health": str | None},
+}
+_TAG = {"column": int | None, "tag": str, "count": _COUNT, "vector": bytes | None}
+_ITEM = {"id": int, "row": _COUNT, "key": str | None, "tags": str | None, "round": _COUNT}
 
 
 def snapshot(connection: sqlite3.Connection) -> Snapshot:
@@ -216,8 +290,10 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     ).fetchone()
     if row is None:
         return Snapshot(0, 0, None, None, 0)
-    number, ntotal, model, fingerprint, max_id = row
-    return Snapshot(number, ntotal, model, fingerprint, max_id + 1)
+    number, ntotal, model, fingerprint, max_id = _typed("rounds", row, _SNAPSHOT)
+    if max_id < -1 or (model is None) != (fingerprint is None):
+        raise sqlite3.DatabaseError(f"round {number} has max_id {max_id} and the model {short(model)}")
+    return Snapshot(number, ntotal, _model_name(model), fingerprint, max_id + 1)
 
 
 def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]:
@@ -225,14 +301,28 @@ def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]
     columns = ", ".join(Round.__slots__)
     select = f"SELECT {columns} FROM rounds WHERE round BETWEEN ? AND ? ORDER BY round"  # noqa: S608
     rows = connection.execute(select, (first, last))
-    return [Round(*(*row[:-1], None if row[-1] is None else json.loads(row[-1]))) for row in rows]
+    return [Round(*(*_typed("rounds", row, _ROUND)[:-1], _health(row[-1]))) for row in rows]
+
+
+def _health(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    health = _json("rounds.health", text, dict)
+    if not all(
+        isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+        for value in health.values()
+    ):
+        raise sqlite3.DatabaseError(f"rounds.health is {short(text)}, expected numbers")
+    return health
 
 
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
     """(column, tag, count, vector) of every tag, by column; those without one last."""
-    return connection.execute(
+    rows = connection.execute(
         'SELECT "column", tag, count, vector FROM tags ORDER BY "column" IS NULL, "column", tag'
-    ).fetchall()
+    )
+    found: list[Any] = [_typed("tags", row, _TAG) for row in rows]
+    return found
 
 
 def batches(values: Iterable[T]) -> Iterator[list[T]]:
@@ -245,14 +335,23 @@ def batches(values: Iterable[T]) -> Iterator[list[T]]:
 def where_in(connection: sqlite3.Connection, select: str, values: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Rows of `select` (which ends in IN) for the values, a batch at a time."""
     for batch in batches(values):
-        yield from connection.execute(f"{select} ({', '.join('?' * len(batch))})", batch)
+        # All at once: a generator that is given up must not be left with an open cursor.
+        yield from connection.execute(f"{select} ({', '.join('?' * len(batch))})", batch).fetchall()
 
 
 def items(connection: sqlite3.Connection, ids: Iterable[int], ntotal: int) -> dict[int, Item]:
     """Live items among the first `ntotal` rows, by id."""
     select = "SELECT id, row, key, tags, round FROM items WHERE deleted IS NULL AND id IN"
+    rows = (_typed("items", row, _ITEM) for row in where_in(connection, select, ids))
     return {
-        id_: Item(id_, row, key, [] if tags_ is None else json.loads(tags_), number)
-        for id_, row, key, tags_, number in where_in(connection, select, ids)
+        id_: Item(id_, row, key, [] if tags_ is None else _item_tags(tags_), number)
+        for id_, row, key, tags_, number in rows
         if row < ntotal
     }
+
+
+def _item_tags(text: str) -> list[str]:
+    tags = _json("items.tags", text, list)
+    if not all(isinstance(tag, str) for tag in tags):
+        raise sqlite3.DatabaseError(f"items.tags is {short(text)}, expected a list of text")
+    return tags

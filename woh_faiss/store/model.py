@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from woh_faiss import chunk_files
 from woh_faiss.errors import InputError, StoreError
+
+from . import files
 
 
 def check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -47,53 +53,81 @@ class Model(Mapping[str, NDArray[Any]]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("rb")
+        self._file = files.open_regular(path)
         self._close = weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()  # one file position for all threads
-        self._npz: np.lib.npyio.NpzFile | None = None
+        self._npz: chunk_files.Npz | None = None
 
-    def _archive(self) -> np.lib.npyio.NpzFile:
+    def _archive(self) -> chunk_files.Npz:
         if self._npz is None:
-            try:
-                self._npz = np.lib.npyio.NpzFile(self._file, own_fid=False, allow_pickle=False)
-            except (zipfile.BadZipFile, ValueError, OSError) as error:
-                raise self._damaged(error) from error
+            with self.damage():
+                self._npz = chunk_files.Npz(self._file, "the archive")
         return self._npz
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         with self._lock:
             archive = self._archive()
-            if name not in archive.files:
+            if name not in archive.names:
                 raise KeyError(name)
-            try:
-                array: NDArray[Any] = archive[name]
-            except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-                raise self._damaged(error) from error
-            return array
+            with self.damage():
+                return archive.read(name)
 
     def __iter__(self) -> Iterator[str]:
         with self._lock:
-            return iter(list(self._archive().files))
+            return iter(self._archive().names)
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._archive().files)
+            return len(self._archive().names)
 
-    def _damaged(self, error: Exception) -> StoreError:
-        return StoreError(
-            f"{self.path} is damaged ({_one_line(error)}); "
-            "restore it from a backup, or roll back to an earlier round"
+    def check(self, fingerprint: str | None) -> None:
+        """StoreError unless the SHA-256 of the file is `fingerprint`."""
+        with self._lock:
+            self._file.seek(0)
+            _check(self.path, self._file, fingerprint)
+
+    @contextmanager
+    def damage(self) -> Iterator[None]:
+        """What goes wrong inside for want of an array, or with one, as a StoreError about this file."""
+        try:
+            yield
+        except (InputError, *_MISFITS) as error:
+            raise StoreError(
+                f"{self.path} is damaged ({_reason(error)}); "
+                "restore it from a backup, or roll back to an earlier round"
+            ) from error
+
+
+#: What arrays of unexpected names, shapes and types make Python and NumPy raise.
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, MemoryError, OSError)
+
+
+def check_file(path: Path, fingerprint: str | None) -> None:
+    """StoreError unless the SHA-256 of the file at `path` is `fingerprint`."""
+    files.file_size(path)
+    with path.open("rb") as file:
+        _check(path, file, fingerprint)
+
+
+def _check(path: Path, file: BufferedReader, fingerprint: str | None) -> None:
+    if hashlib.file_digest(file, "sha256").hexdigest() != fingerprint:
+        raise StoreError(
+            f"{path} is damaged (its SHA-256 is not the one in the catalogue); restore it from a backup"
         )
 
 
 def read_npy(path: Path) -> NDArray[Any]:
     """A .npy file, memory-mapped; StoreError if it is missing or damaged."""
     try:
-        mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise StoreError(f"{path} cannot be read ({_one_line(error)}); restore it from a backup") from error
-    return mapped
+        files.file_size(path)
+        return chunk_files.read_npy(path, "the array", mapped=True)
+    except InputError as error:
+        raise StoreError(f"{path} cannot be read ({_reason(error)}); restore it from a backup") from error
 
 
-def _one_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def _reason(error: Exception) -> str:
+    """What is wrong, without the advice, which is for chunk files."""
+    if isinstance(error, KeyError):
+        return f"it has no array {error}"
+    text = str(error).split("; ")[0]
+    return text or type(error).__name__

@@ -19,7 +19,7 @@ from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, codefile, files, schema
 from .catalog import Item, Round, Snapshot
-from .model import Model, read_npy
+from .model import Model, check_file, read_npy
 from .view import View
 from .writing import TagRow, Writing
 
@@ -61,7 +61,7 @@ class Store:
         InputError
             d is not a positive multiple of 8, or the config is not made of JSON values.
         """
-        folder = Path(path).absolute()
+        folder = Path(os.fsdecode(path)).absolute()
         if d <= 0 or d % 8:
             raise InputError(f"d is {d} bits, expected a positive multiple of 8")
         try:
@@ -97,7 +97,7 @@ class Store:
         StoreError
             Nothing is there, it is not an index folder, it is damaged, or newer than this package.
         """
-        folder = Path(path).absolute()
+        folder = Path(os.fsdecode(path)).absolute()
         with files.failures(folder, "open"):  # a name too long for the file system, say
             if not folder.exists():
                 raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
@@ -107,8 +107,8 @@ class Store:
                 raise StoreError(
                     f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
                 )
-        meta = catalog.read(folder, lambda connection: catalog.meta(connection, folder))
-        return cls(folder, json.loads(meta["config"]), int(meta["d"]))
+            files.file_size(folder / schema.CATALOG)  # which a pipe has not
+        return cls(folder, *catalog.read(folder, lambda connection: catalog.settings(connection, folder)))
 
     def __enter__(self) -> Store:
         return self
@@ -231,6 +231,16 @@ class Store:
         if "A" in self.model():
             return None
         return read_npy(self.path / schema.ANCHORS)
+
+    def check_model(self) -> None:
+        """StoreError unless the files of the model are those that were committed, to the byte.
+
+        For what must not go wrong silently: a query is content with the CRC of each array it reads.
+        """
+        self.model().check(self.snapshot.fingerprint)
+        if "A" not in self.model():
+            with files.failures(self.path, "read"):
+                check_file(self.path / schema.ANCHORS, catalog.read(self.path, catalog.state)["anchors"])
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file in the folder, by name."""

@@ -222,8 +222,8 @@ class Writing:
                 self._connection.execute("ROLLBACK")
 
     def _read(self) -> _Committed:
-        row = self._connection.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
-        return _Committed(catalog.snapshot(self._connection), **json.loads(row[0]))
+        state = catalog.state(self._connection)
+        return _Committed(catalog.snapshot(self._connection), state["models"], state["anchors"])
 
     def _settle(self, committed: _Committed) -> None:
         """Make the files agree with the catalogue; needs the lock."""
