@@ -44,14 +44,15 @@ section { margin-top: 1.5rem; padding-top: 1rem; border-top: 1px solid var(--lin
   content-visibility: auto; contain-intrinsic-size: auto 40rem }
 .asked { display: flex; gap: 1rem; align-items: center; margin-bottom: 1rem }
 .asked > div + div { min-width: 0 }
-.asked .picture { flex: none; width: 6rem }
+.asked .picture { flex: none; width: 8rem }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .75rem;
   list-style: none }
 .card { padding: .6rem; border: 1px solid var(--line); border-radius: .4rem; font-size: .85rem;
   break-inside: avoid }
-.picture { display: grid; place-items: center; aspect-ratio: 1; overflow: hidden; border-radius: .25rem;
+.picture { display: grid; grid-template: 100% / 100%; place-items: center; height: 8rem; overflow: hidden;
+  border-radius: .25rem;
   background: var(--soft); color: var(--dim) }
-.picture img { width: 100%; height: 100%; object-fit: contain }
+.picture img { width: 100%; height: 100%; object-fit: scale-down }
 .picture span { max-height: 100%; padding: .5rem; overflow: hidden; text-align: center; font-size: .85rem }
 .nearness { display: flex; flex-wrap: wrap; gap: 0 .6rem; margin-top: .4rem }
 .nearness :last-child { margin-inline-start: auto; color: var(--dim) }
@@ -147,7 +148,7 @@ def _parts(answers: Iterable[Answer], about: str, measure: str, thumbnails: Thum
 def _section(number: int, answer: Answer, measure: str, thumbnails: Thumbnails) -> str:
     asked, cards = answer.asked, []
     for rank, hit in enumerate(answer.found, start=1):
-        how_near = f"score {hit.distance:.6g}" if measure == "score" else _bits(hit.distance)
+        how_near = f"score {hit.distance:.4g}" if measure == "score" else _bits(hit.distance)
         name = f'<p class="key">{_shown(hit.key)}</p>\n' if hit.key is not None else ""
         cards.append(
             f'<li class="card">\n{_picture(hit.key, f"id {hit.id}", thumbnails)}'

@@ -113,7 +113,7 @@ def query(
             size = page.write(
                 html, answers(index, subjects, D, I), about=about, measure=measure, thumbnails=pictures
             )
-            click.echo(f"note: {html} is the page, {size / 1e6:.1f} MB{pictures.note()}", err=True)
+            click.echo(f"note: {html} is the page, {size / 1000:,.0f} kB{pictures.note()}", err=True)
     if as_json:
         for name, neighbours in zip(names, found, strict=True):
             for rank, neighbour in enumerate(neighbours, start=1):
