@@ -8,10 +8,12 @@ from __future__ import annotations
 import html
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from woh_faiss.chunk_files import shown
 from woh_faiss.errors import InputError
 
 from .thumbnails import SIDE, Thumbnails
@@ -50,8 +52,7 @@ section { margin-top: 1.5rem; padding-top: 1rem; border-top: 1px solid var(--lin
 .card { padding: .6rem; border: 1px solid var(--line); border-radius: .4rem; font-size: .85rem;
   break-inside: avoid }
 .picture { display: grid; grid-template: 100% / 100%; place-items: center; height: 8rem; overflow: hidden;
-  border-radius: .25rem;
-  background: var(--soft); color: var(--dim) }
+  border-radius: .25rem; background: var(--soft); color: var(--dim) }
 .picture img { width: 100%; height: 100%; object-fit: scale-down }
 .picture span { max-height: 100%; padding: .5rem; overflow: hidden; text-align: center; font-size: .85rem }
 .nearness { display: flex; flex-wrap: wrap; gap: 0 .6rem; margin-top: .4rem }
@@ -75,19 +76,30 @@ def check(path: Path, images: Path | None = None) -> None:
         The name does not end in .html, something other than a file has it, its folder is missing or
         cannot be written to, or there is no folder `images`.
     """
-    folder = path.absolute().parent
+    folder, refused = path.absolute().parent, f"cannot write a page to {shown(path)}"
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"cannot write a page to {path}: expected a name ending in {' or '.join(SUFFIXES)}")
-    if not folder.is_dir():
-        raise InputError(f"cannot write a page to {path}: its folder does not exist; make it first")
-    if path.exists() and not path.is_file():
-        raise InputError(f"cannot write a page to {path}: it is no file; choose another name")
+        raise InputError(f"{refused}: expected a name ending in {' or '.join(SUFFIXES)}")
+    if not _is_folder(folder):
+        raise InputError(f"{refused}: its folder does not exist; make it first")
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    except OSError as error:
+        raise InputError(f"{refused}: {error.strerror}; choose another name") from error
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{refused}: it is no file; choose another name")
     if not os.access(folder, os.W_OK):
-        raise InputError(
-            f"cannot write a page to {path}: its folder is not yours to write to; choose another"
-        )
-    if images is not None and not images.is_dir():
-        raise InputError(f"--images {images} is no folder; give the one that the keys are paths in")
+        raise InputError(f"{refused}: its folder is not yours to write to; choose another")
+    if images is not None and not _is_folder(images):
+        raise InputError(f"--images {shown(images)} is no folder; give the one that the keys are paths in")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that no folder can have
+        return False
 
 
 def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, thumbnails: Thumbnails) -> int:
@@ -101,7 +113,7 @@ def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, th
     InputError
         The file cannot be written.
     """
-    path = path.resolve()  # else a link would be replaced, not what it points to
+    path = Path(os.path.realpath(path))  # else a link would be replaced, not what it points to
     temporary = path.with_name(f".woh-index-page-{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -112,7 +124,9 @@ def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, th
             size = os.fstat(file.fileno()).st_size
         temporary.replace(path)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another name") from error
+        raise InputError(
+            f"cannot write {shown(path)}: {error.strerror or error}; choose another name"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
     return size
@@ -136,7 +150,7 @@ def _parts(answers: Iterable[Answer], about: str, measure: str, thumbnails: Thum
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Nearest items: {text(about)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n<header>\n"
-        f'<h1>Nearest items</h1>\n<p>{_shown(about)}</p>\n<p class="dim">{nearness} '
+        f'<h1>Nearest items</h1>\n<p>{_bdi(about)}</p>\n<p class="dim">{nearness} '
         "Predicted tags are what an item’s code says, whether or not anyone typed them.</p>\n"
         "</header>\n<main>\n"
     )
@@ -149,7 +163,7 @@ def _section(number: int, answer: Answer, measure: str, thumbnails: Thumbnails) 
     asked, cards = answer.asked, []
     for rank, hit in enumerate(answer.found, start=1):
         how_near = f"score {hit.distance:.4g}" if measure == "score" else _bits(hit.distance)
-        name = f'<p class="key">{_shown(hit.key)}</p>\n' if hit.key is not None else ""
+        name = f'<p class="key">{_bdi(hit.key)}</p>\n' if hit.key is not None else ""
         cards.append(
             f'<li class="card">\n{_picture(hit.key, f"id {hit.id}", thumbnails)}'
             f'<p class="nearness"><b>{rank}</b> <span>{how_near}</span> <span>id {hit.id}</span></p>\n{name}'
@@ -162,7 +176,7 @@ def _section(number: int, answer: Answer, measure: str, thumbnails: Thumbnails) 
     return (
         f'<section aria-labelledby="{heading}">\n<div class="asked">\n'
         f"{_picture(asked.key, asked.name, thumbnails)}"
-        f'<div>\n<p class="dim">Query {number:,}</p>\n<h2 id="{heading}">{_shown(asked.name)}</h2>\n'
+        f'<div>\n<p class="dim">Query {number:,}</p>\n<h2 id="{heading}">{_bdi(asked.name)}</h2>\n'
         f"{tags}</div>\n</div>\n{listed}\n</section>\n"
     )
 
@@ -172,7 +186,7 @@ def _picture(key: str | None, name: str, thumbnails: Thumbnails) -> str:
     thumbnail = thumbnails.of(key)
     if thumbnail is None:
         label = name if key is None else PurePath(key).stem or key
-        inside = f'<span aria-hidden="true">{_shown(label[:SIDE])}</span>'
+        inside = f'<span aria-hidden="true">{_bdi(label[:SIDE])}</span>'
     else:
         uri, width, height = thumbnail
         inside = f'<img src="{uri}" width="{width}" height="{height}" dir="auto" alt="{text(key)}">'
@@ -183,11 +197,11 @@ def _tags(tags: Sequence[tuple[str, float | None]], kind: str = "tags") -> str:
     """A list of tags, with their scores if they have any."""
     if not tags:
         return '<span class="dim">none</span>'
-    shown = (f"<li>{_shown(tag)}{'' if score is None else f' {score:.2f}'}</li>" for tag, score in tags)
-    return f'<ul class="{kind}" role="list">{"".join(shown)}</ul>'
+    items = (f"<li>{_bdi(tag)}{'' if score is None else f' {score:.2f}'}</li>" for tag, score in tags)
+    return f'<ul class="{kind}" role="list">{"".join(items)}</ul>'
 
 
-def _shown(value: str) -> str:
+def _bdi(value: str) -> str:
     """Text of any direction that leaves what is around it in place, and may break at its slashes."""
     return f"<bdi>{text(value).replace('/', '/<wbr>')}</bdi>"
 

@@ -78,6 +78,7 @@ def query(
     if images is not None and html is None:
         raise click.UsageError("--images goes with --html")
     from woh_faiss import WOHIndex, read_chunk
+    from woh_faiss.chunk_files import shown
 
     if html is not None:
         from . import page, thumbnails
@@ -113,7 +114,7 @@ def query(
             size = page.write(
                 html, answers(index, subjects, D, I), about=about, measure=measure, thumbnails=pictures
             )
-            click.echo(f"note: {html} is the page, {size / 1000:,.0f} kB{pictures.note()}", err=True)
+            click.echo(f"note: {shown(html)} is the page, {size / 1000:,.0f} kB{pictures.note()}", err=True)
     if as_json:
         for name, neighbours in zip(names, found, strict=True):
             for rank, neighbour in enumerate(neighbours, start=1):
