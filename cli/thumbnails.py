@@ -25,6 +25,10 @@ KEPT = 1000
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 
 
+#: What is decoded at most, in pixels: 400 MB, whatever a small file claims.
+MOST_PIXELS = 50_000_000
+
+
 class Thumbnail(NamedTuple):
     """A JPEG as a data: URI, with its size in pixels."""
 
@@ -80,6 +84,9 @@ def _drawn(path: Path) -> Thumbnail | None:
             warnings.simplefilter("ignore")  # oddities in metadata are not the reader's business
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=_readable()) as image:
+                image.draft(None, (2 * SIDE, 2 * SIDE))  # a JPEG can be read at a fraction of its size
+                if image.width * image.height > MOST_PIXELS:
+                    return None
                 small = _on_white(image)
             out = io.BytesIO()
             small.save(out, "JPEG", quality=82, optimize=True)  # a new image: no metadata goes along
@@ -96,7 +103,7 @@ def _on_white(image: PillowImage.Image) -> PillowImage.Image:
         image = image.convert("RGBA")  # else shrinking would take every other pixel, or miss what is clear
     elif image.mode[0] in "IF":
         image = image.convert("F")
-    image.thumbnail((SIDE, SIDE))  # of a JPEG it decodes no more than it needs
+    image.thumbnail((SIDE, SIDE))
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":  # 16 bits and more have no white of their own: take the lightest pixel's
         low, high = cast(tuple[float, float], image.getextrema())

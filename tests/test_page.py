@@ -283,6 +283,11 @@ def test_any_shape_keeps_its_proportions(tmp_path, size):
     assert small.size == tuple(max(1, round(side * min(1, SIDE / max(size)))) for side in size)
 
 
+def test_a_large_jpeg_is_read_at_a_fraction_of_its_size(tmp_path):
+    large = saved(Image.new("L", (9000, 6000), 200), tmp_path / "a.jpg")  # as a large camera's
+    assert pixels(Thumbnails().of(str(large))).size == (128, 85)
+
+
 def png_of(width, height):
     """A PNG file that says it is that large, and is a few bytes."""
 
@@ -307,7 +312,6 @@ def test_what_is_no_readable_picture_gets_a_box(tmp_path):
         "cut.png": whole[: len(whole) // 2],
         "cut.jpg": jpeg[: len(jpeg) // 2],
         "damaged.png": whole[:60] + bytes(100) + whole[160:],
-        "huge.png": png_of(12_000, 12_000),
         "bomb.png": png_of(2**31 - 1, 2**31 - 1),
         "nothing.png": png_of(0, 0),
         "a.eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",
@@ -316,10 +320,16 @@ def test_what_is_no_readable_picture_gets_a_box(tmp_path):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder.png").mkdir()
+    saved(Image.new("1", (9000, 6000)), tmp_path / "huge.png")  # sound, but 54 megapixels in 7 kB
+    saved(Image.new("1", (9500, 9500)), tmp_path / "vast.png")
+    saved(halves(), tmp_path / "a.pcx")  # sound, but of a kind that is not asked for
     os.mkfifo(tmp_path / "pipe.png")  # opening it would wait for ever
     (tmp_path / "loop.png").symlink_to("loop.png")
     keys = [
         *files,
+        "huge.png",
+        "vast.png",
+        "a.pcx",
         "folder.png",
         "pipe.png",
         "loop.png",
