@@ -109,19 +109,16 @@ def weights(B: Matrix, W: Matrix, YW: Matrix, y2: Matrix, floor: float = FLOOR) 
     return k
 
 
-def descend(
-    B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int, tagged: Matrix | float = 1.0
-) -> Matrix:
+def descend(B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int) -> Matrix:
     """Discrete cyclic coordinate descent over the bits (Eq. 16): new codes (n, r).
 
-    b_l ← sign(Q_l − k∘(B HW)_l − tagged∘(B H)_l), l ascending, in place, `sweeps` times. HW = W Wᵀ and
-    H = β U Uᵀ + θ V Vᵀ come with zero diagonals, which is what B₋ₗ W₋ₗ w_l means. `tagged` (n,) is 0 for
-    items whose tags say nothing (k is 0 for them, too), else 1.
+    b_l ← sign(Q_l − k∘(B HW)_l − (B H)_l), l ascending, in place, `sweeps` times. HW = W Wᵀ and
+    H = β U Uᵀ + θ V Vᵀ come with zero diagonals, which is what B₋ₗ W₋ₗ w_l means.
     """
     B = np.array(B, order="F")
     for _ in range(sweeps):
         for l in range(B.shape[1]):
-            B[:, l] = sign(Q[:, l] - k * (B @ HW[:, l]) - tagged * (B @ H[:, l]))
+            B[:, l] = sign(Q[:, l] - k * (B @ HW[:, l]) - B @ H[:, l])
     return B
 
 
@@ -136,7 +133,7 @@ def V_of(stats: Statistics, config: WOHConfig) -> Matrix:
         return np.zeros_like(stats.C5)
     if config.start == "random":
         return regression(stats.C1, stats.C5, config.alpha / config.theta)
-    # The corner counts the tagged items: bits have that energy each.
+    # The corner counts the items: every bit has that energy.
     return regression(stats.C1, stats.C5, _sparing(config.alpha * stats.C1[-1, -1], stats.C1))
 
 
@@ -153,11 +150,6 @@ def _sparing(ridge: float, C: Matrix) -> Matrix:
     return max(ridge, 1e-12) * np.append(np.ones(len(C) - 1), 1e-6)
 
 
-def explaining(B: Matrix, tagged: Matrix) -> Matrix:
-    """B⁺ = [B, 1], zero where there are no tags: (n, r + 1)."""
-    return np.column_stack([B, np.ones(len(B))]) * tagged[:, None]
-
-
 def learn_round(
     phi: Matrix,
     Y: csr_array,
@@ -168,7 +160,6 @@ def learn_round(
     config: WOHConfig,
     *,
     aim: Matrix | None = None,
-    tagged: Matrix | None = None,
     given: int = 0,
 ) -> Round:
     """Learn the codes of one chunk and the hash function after it.
@@ -180,7 +171,7 @@ def learn_round(
     Parameters
     ----------
     phi, Y, Z : (n, m), (n, c) CSR, (n, f)
-        The chunk's kernel map, tags and word vectors, both zero where `tagged` is.
+        The chunk's kernel map, tags and word vectors.
     B0 : (n, r)
         Codes to start from, in {-1, +1}.
     W0 : (r, c), with a semantic start (r + 1, c); or None
@@ -191,8 +182,6 @@ def learn_round(
         start, α, β, θ, μ, iterations, sweeps, refresh_statistics.
     aim : (n, r)
         G, what features and tags ask of each bit; with a semantic start only.
-    tagged : (n,), optional
-        0 for items without a known tag, which say nothing on V and W, else 1; all 1 unless given.
     given : int
         The first rows have their final codes already: they count, and stay.
 
@@ -202,26 +191,28 @@ def learn_round(
     """
     alpha, beta, theta, mu = config.alpha, config.beta, config.theta, config.mu
     semantic, r = aim is not None, B0.shape[1]
-    tagged = np.ones(len(B0)) if tagged is None else tagged
     base = past.with_features(phi)
     # Without the μ block P takes no part in the codes; it is then the plain ridge regression on them.
     C3_factor = factor(base.C3, alpha if semantic or not mu else alpha / mu)
     y2 = squared_lengths(Y)
 
-    def weighed(Bp: Matrix, W: Matrix, YW: Matrix) -> Matrix:
-        return tagged * weights(Bp, W, YW, y2, UNIT_FLOOR if semantic else FLOOR)
+    floor = UNIT_FLOOR if semantic else FLOOR
+
+    def explaining(B: Matrix) -> Matrix:
+        return np.column_stack([B, np.ones(len(B))]) if semantic else B
 
     B, W = B0, W0 if W0 is not None else np.zeros_like(base.D2)
     YW = Y @ W.T
     for iteration in range(config.iterations):
-        Bp = explaining(B, tagged) if semantic else B
+        Bp = explaining(B)
         stats = base.with_words(Bp, Z)
-        k = tagged if W0 is None and not iteration else weighed(Bp, W, YW)  # of the old W
+        first = W0 is None and not iteration
+        k = np.ones(len(B)) if first else weights(Bp, W, YW, y2, floor)  # of the old W
         stats = stats.with_weights(Bp, k, Y)
         W = W_of(stats, config)  # Eq. 13
         YW = Y @ W.T  # n x r, or r + 1
         if semantic:
-            k = weighed(Bp, W, YW)
+            k = weights(Bp, W, YW, y2, floor)
 
         Q = k[:, None] * (YW[:, :r] - _constant(W, r))
         H = np.zeros((r, r))
@@ -234,7 +225,7 @@ def learn_round(
             H += beta * (U @ U.T)
         if theta:
             V = V_of(stats, config)  # Eq. 9
-            Q += theta * tagged[:, None] * (Z @ V[:r].T - _constant(V, r))
+            Q += theta * (Z @ V[:r].T - _constant(V, r))
             H += theta * (V[:r] @ V[:r].T)
         if aim is not None:
             Q += mu / r * aim
@@ -243,12 +234,12 @@ def learn_round(
         if F.any():
             Q += phi @ F  # n x r
         HW, H = without_diagonal(W[:r] @ W[:r].T), without_diagonal(H)
-        new = descend(B[given:], Q[given:], k[given:], HW, H, config.sweeps, tagged[given:])
+        new = descend(B[given:], Q[given:], k[given:], HW, H, config.sweeps)
         B = np.vstack([B[:given], new]) if given else new
 
     if config.refresh_statistics:
-        Bp = explaining(B, tagged) if semantic else B
-        stats = base.with_words(Bp, Z).with_codes(B, phi).with_weights(Bp, weighed(Bp, W, YW), Y)
+        Bp = explaining(B)
+        stats = base.with_words(Bp, Z).with_codes(B, phi).with_weights(Bp, weights(Bp, W, YW, y2, floor), Y)
     P = cho_solve(C3_factor, stats.C4, check_finite=False)
     return Round(B=B, P=P, W=W, stats=stats)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -11,12 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from . import codes, validate
-from .adaptive import Adaptive, Start, remembered, semantic_start
+from .adaptive import Start, remembered, semantic_start
 from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError, NotFittedError
 from .hasher import Hasher
 from .kernel import Kernel, Matrix
+from .memory import Adaptive, Learned
 from .solver import learn_round, sign
 from .statistics import Statistics, widen
 from .tags import Vocabulary
@@ -192,28 +192,29 @@ class WOH:
         rng = np.random.default_rng((config.seed, self.rounds_ + 1))
         memory: Adaptive | None = None
         if config.start == "random":
-            rows = trained  # features of the others would move P without a code that tags had a say in
-            start, anchors = self._random_start(X, Y, Z, B0, rows, rng)
+            start, anchors = self._random_start(X, Y, Z, B0, trained, rng)
         else:
             if B0 is not None or self.W0 is not None:
                 raise InputError(
                     'B0 and W0 are given, expected neither with a semantic start; use start="random"'
                 )
-            rows = np.ones(len(X), np.bool_)
             A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
-            start = semantic_start(X, Y, Z, trained, vocabulary.df, known, config, rng, A)
+            bare = X[~trained]
+            start = semantic_start(
+                X[trained], Y[trained], Z[trained], vocabulary.df, known, bare, config, rng, A
+            )
         done = learn_round(
             start.phi, start.Y, start.Z, start.B0, start.W0, start.past, config,
-            aim=start.aim, tagged=start.tagged, given=start.given,
+            aim=start.aim, given=start.given,
         )  # fmt: skip
         if config.start == "semantic":
-            seen = len(X) + (known.memory.n if known and known.memory else 0)
-            memory = remembered(start, done.B, seen, config)
+            seen = int(trained.sum()) + (known.memory.n if known and known.memory else 0)
+            memory = remembered(start, done.B, seen, config.anchors if self.A is None else 0)
             anchors = None if memory.early else start.kernel.A.astype(np.float32)
         hasher = Hasher(start.kernel, done.P)
         packed = np.empty((len(X), config.bits // 8), np.uint8)
-        packed[rows] = codes.pack(done.B[start.given :])
-        packed[~rows] = hasher.encode(X[~rows])
+        packed[trained] = codes.pack(done.B[start.given :])
+        packed[~trained] = hasher.encode(X[~trained])
         return Learned(hasher, done.W, done.stats, memory, anchors), packed
 
     def _random_start(
@@ -279,17 +280,6 @@ class WOH:
         hasher = Hasher.from_arrays(state, anchors)
         woh._learned = Learned(hasher, np.asarray(state["W"]), Statistics.from_arrays(state), memory, anchors)
         return woh
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Learned:
-    """What rounds have left: hash function, W, statistics, the semantic start's memory, final anchors."""
-
-    hasher: Hasher
-    W: Matrix
-    stats: Statistics
-    memory: Adaptive | None
-    anchors: NDArray[Any] | None
 
 
 def _same_width(f: int, fitted: int) -> None:
