@@ -57,14 +57,20 @@ def health(packed: NDArray[np.uint8]) -> dict[str, float]:
     dict
         ``balance``: mean over the bits of the rarer value's share, 0.5 at best. ``entropy``: mean entropy
         of a bit, 1 at best. ``distinct``: share of codes that are distinct. ``constant``: bits that are
-        the same in all of the codes.
+        the same in all of the codes. ``correlation``: the largest absolute correlation of two bits, 0 at best.
     """
-    ones = np.unpackbits(packed, axis=1, bitorder="little").mean(axis=0)
+    bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.float32)
+    ones = bits.mean(axis=0, dtype=np.float64)
     p = np.stack([ones, 1 - ones])
+    spread = np.sqrt(p[0] * p[1])
+    covariance = bits.T @ bits / len(bits) - np.outer(ones, ones)
+    correlation = np.abs(covariance) / np.maximum(np.outer(spread, spread), 1e-12)
+    np.fill_diagonal(correlation, 0.0)
     entropy = -(p * np.log2(np.where(p > 0, p, 1))).sum(axis=0)
     return {
         "balance": float(p.min(axis=0).mean()),
         "entropy": float(entropy.mean()),
         "distinct": len(np.unique(packed, axis=0)) / len(packed),
         "constant": float((p.min(axis=0) == 0).sum()),
+        "correlation": float(np.minimum(correlation[np.outer(spread > 0, spread > 0)], 1.0).max(initial=0.0)),
     }
