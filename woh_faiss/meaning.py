@@ -63,6 +63,8 @@ class Meaning:
         rows, (c, f) = config.bits + 1, vocabulary.E.shape
         if W.shape != (rows, c) or V.shape != (rows, f):
             raise InputError(f"W {W.shape} and V {V.shape} do not fit {c} tags and vectors of {f} numbers")
+        if n < 0:
+            raise InputError(f"it has learned from {n} items, which cannot be")
         return cls(vocabulary, side, n, V, W)
 
     def bits(self, tags: Sequence[Sequence[str]], vectors: WordVectors | None = None) -> Matrix:
