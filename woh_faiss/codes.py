@@ -57,7 +57,7 @@ def health(packed: NDArray[np.uint8]) -> dict[str, float]:
     dict
         ``balance``: mean over the bits of the rarer value's share, 0.5 at best. ``entropy``: mean entropy
         of a bit, 1 at best. ``distinct``: share of codes that are distinct. ``constant``: bits that are
-        the same in all of the codes. ``correlation``: the largest absolute correlation of two bits, 0 at best.
+        the same in all of the codes. ``correlation``: the largest absolute one of two bits.
     """
     bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.float32)
     ones = bits.mean(axis=0, dtype=np.float64)
