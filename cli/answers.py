@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from woh_faiss import Chunk, WOHIndex
     from woh_faiss.reading import Neighbour
 
-#: Queries that are described at once: the model's tag side is read anew for each batch.
+#: Queries that are described at once.
 BATCH = 64
 
 

@@ -16,7 +16,7 @@ from .config import WOHConfig
 from .frame import cosine, directions, rotation, unit
 from .kernel import Kernel, unit_rows
 from .memory import Adaptive, Early, Learned
-from .solver import V_of, sign
+from .solver import Round, V_of, sign
 from .statistics import Statistics, widen
 from .targets import TagSide, decoded
 
@@ -96,14 +96,14 @@ def semantic_start(
     return _early(early.and_then(unit_rows(X), Y, Z), df, n, bare, config, rng, A)
 
 
-def remembered(start: Start, B: Matrix, n: int, most: int) -> Adaptive:
-    """What is kept after a round that ended with the codes B, n items in all; up to `most` of them whole."""
+def remembered(start: Start, done: Round, most: int) -> Adaptive | None:
+    """What is kept after a round beside its statistics, up to `most` items whole; None of a random start."""
     if start.side is None:
-        raise ValueError("start has no tag side: it is not a semantic one")
-    side, early = start.side.refitted(start.Y, start.Z, B), start.early
-    if early is not None:
-        early = replace(early, B=B) if n < most else None
-    return Adaptive(side=side, n=n, early=early)
+        return None
+    early = None
+    if start.early is not None and done.stats.n < most:
+        early = replace(start.early, B=done.B)
+    return Adaptive(side=start.side.refitted(start.Y, start.Z, done.B), n=done.stats.n, early=early)
 
 
 def _early(
@@ -125,10 +125,10 @@ def _early(
     side = TagSide.start(early.Y, early.Z, df, n, r)
     y, z = side.y(early.Y, df, n), side.z(early.Z)
     Gv, M = _frame(phi, y, z, side, early.B, r, rng)
+    G, given = _aim(Gv, side.times(y, z, M)), len(early.B)
+    B0 = np.vstack([early.B, sign(G[given:])])
     side = replace(side, M=M)
-    start = _aiming(kernel, phi, y, z, Gv, side.times(y, z, M), side, None, past)
-    B0 = np.vstack([early.B, start.B0[len(early.B) :]])
-    return replace(start, B0=B0, given=len(early.B), early=early)
+    return Start(kernel, phi, y, z, B0, None, past, aim=G, given=given, side=side, early=early)
 
 
 def _later(
@@ -148,24 +148,15 @@ def _later(
     y, z = side.y(Y, df, n), side.z(Z)
     phi = kernel.map(X)
     Gt = side.times(y, z, side.M) if len(side.TT) else decoded(y, z, V_of(stats, config), W)
-    return _aiming(kernel, phi, y, z, phi @ known.hasher.P, Gt, side, W, stats)
+    G = _aim(phi @ known.hasher.P, Gt)
+    return Start(kernel, phi, y, z, sign(G), W, stats, aim=G, side=side)
 
 
-def _aiming(
-    kernel: Kernel,
-    phi: Matrix,
-    y: csr_array,
-    z: Matrix,
-    Gv: Matrix,
-    Gt: Matrix,
-    side: TagSide,
-    W: Matrix | None,
-    past: Statistics,
-) -> Start:
-    """The start from what the features ask of each bit, Gv, and the tags, Gt: both (n, r)."""
+def _aim(Gv: Matrix, Gt: Matrix) -> Matrix:
+    """G from what the features ask of each bit, Gv, and the tags, Gt: all (n, r)."""
     G = unit(Gv) + unit(Gt)
     G /= max(float(np.abs(G).mean()), 1e-300)
-    return Start(kernel, phi, y, z, sign(G), W, past, aim=G, side=side)
+    return G
 
 
 def _frame(

@@ -17,7 +17,7 @@ from .errors import ConfigError, InputError, NotFittedError, StoreError
 from .hasher import Hasher
 from .kernel import unit_rows
 from .rerank import scores
-from .store import NO_DISTANCE, NO_ID, Item, Round, Store
+from .store import NO_DISTANCE, NO_ID, Item, Round, Snapshot, Store
 
 if TYPE_CHECKING:
     from .meaning import Meaning
@@ -53,6 +53,7 @@ class IndexReader:
                 f"expected {codes.stored_bits(self.config.bits)}; restore it from a backup"
             )
         self._hasher: tuple[str, Hasher] | None = None  # with the fingerprint it was loaded under
+        self._tag_side: tuple[Snapshot, Meaning] | None = None  # with the state it was read in
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -285,17 +286,21 @@ class IndexReader:
 
     @property
     def _meaning(self) -> Meaning:
-        """The newest model's tag side, read anew for each use: a search by features never needs it."""
+        """The newest model's tag side, read once a state; a search by features never needs it."""
         from .meaning import Meaning
         from .tags import Vocabulary
 
         self.hasher  # noqa: B018 - says so where nothing was learned
-        self._store.check_model()
-        model = self._store.model()
-        with model.damage():
-            c = model["W"].shape[1]  # the catalogue may know of tags that a newer round admitted
-            rows = [row for row in self._store.tag_rows() if row[0] is not None and row[0] < c]
-            return Meaning.of(self.config, model, Vocabulary.from_rows(rows, self.config.min_count))
+        snapshot = self._store.snapshot
+        if self._tag_side is None or self._tag_side[0] != snapshot:
+            self._store.check_model()
+            model = self._store.model()
+            with model.damage():
+                c = model["W"].shape[1]  # the catalogue may know of tags that a newer round admitted
+                rows = [row for row in self._store.tag_rows() if row[0] is not None and row[0] < c]
+                vocabulary = Vocabulary.from_rows(rows, self.config.min_count)
+                self._tag_side = snapshot, Meaning.of(self.config, model, vocabulary)
+        return self._tag_side[1]
 
     def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""

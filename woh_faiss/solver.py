@@ -195,7 +195,6 @@ def learn_round(
     # Without the μ block P takes no part in the codes; it is then the plain ridge regression on them.
     C3_factor = factor(base.C3, alpha if semantic or not mu else alpha / mu)
     y2 = squared_lengths(Y)
-
     floor = UNIT_FLOOR if semantic else FLOOR
 
     def explaining(B: Matrix) -> Matrix:
@@ -216,23 +215,23 @@ def learn_round(
 
         Q = k[:, None] * (YW[:, :r] - _constant(W, r))
         H = np.zeros((r, r))
-        F = np.zeros((phi.shape[1], r))  # what φ is multiplied with: βUᵀ + μP
-        if not semantic:
-            stats = stats.with_codes(B, phi)
-        if beta:
-            U = regression(stats.C1, stats.C2, alpha / beta)  # Eq. 6
-            F += beta * U.T
-            H += beta * (U @ U.T)
         if theta:
             V = V_of(stats, config)  # Eq. 9
             Q += theta * (Z @ V[:r].T - _constant(V, r))
             H += theta * (V[:r] @ V[:r].T)
         if aim is not None:
             Q += mu / r * aim
-        elif mu:
-            F += mu * cho_solve(C3_factor, stats.C4, check_finite=False)  # Eq. 8
-        if F.any():
-            Q += phi @ F  # n x r
+        else:
+            stats = stats.with_codes(B, phi)
+            F = np.zeros((phi.shape[1], r))  # what φ is multiplied with: βUᵀ + μP
+            if beta:
+                U = regression(stats.C1, stats.C2, alpha / beta)  # Eq. 6
+                F += beta * U.T
+                H += beta * (U @ U.T)
+            if mu:
+                F += mu * cho_solve(C3_factor, stats.C4, check_finite=False)  # Eq. 8
+            if beta or mu:
+                Q += phi @ F  # n x r
         HW, H = without_diagonal(W[:r] @ W[:r].T), without_diagonal(H)
         new = descend(B[given:], Q[given:], k[given:], HW, H, config.sweeps)
         B = np.vstack([B[:given], new]) if given else new

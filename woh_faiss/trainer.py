@@ -190,7 +190,7 @@ class WOH:
         if known is not None:
             _same_width(Z.shape[1], known.stats.C5.shape[1])
         rng = np.random.default_rng((config.seed, self.rounds_ + 1))
-        memory: Adaptive | None = None
+        anchors: NDArray[Any] | None = None
         if config.start == "random":
             start, anchors = self._random_start(X, Y, Z, B0, trained, rng)
         else:
@@ -207,10 +207,9 @@ class WOH:
             start.phi, start.Y, start.Z, start.B0, start.W0, start.past, config,
             aim=start.aim, given=start.given,
         )  # fmt: skip
-        if config.start == "semantic":
-            seen = int(trained.sum()) + (known.memory.n if known and known.memory else 0)
-            memory = remembered(start, done.B, seen, config.anchors if self.A is None else 0)
-            anchors = None if memory.early else start.kernel.A.astype(np.float32)
+        memory = remembered(start, done, config.anchors if self.A is None else 0)
+        if memory is not None and memory.early is None:
+            anchors = start.kernel.A.astype(np.float32)
         hasher = Hasher(start.kernel, done.P)
         packed = np.empty((len(X), config.bits // 8), np.uint8)
         packed[trained] = codes.pack(done.B[start.given :])
