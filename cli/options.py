@@ -16,7 +16,7 @@ from woh_faiss.config import PRESETS
 index_option = click.option(
     "--index",
     "index_path",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     envvar="WOH_INDEX",
     default="index.woh",
     show_default=True,
@@ -26,14 +26,14 @@ index_option = click.option(
 
 #: Chunk files: .npz, or folders of .npy.
 chunks_argument = click.argument(
-    "chunks", nargs=-1, required=True, metavar="CHUNK...", type=click.Path(path_type=Path)
+    "chunks", nargs=-1, required=True, metavar="CHUNK...", type=click.Path(path_type=Path, readable=False)
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON lines instead of a table.")
 
 word_vectors_option = click.option(
     "--word-vectors",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="Word vectors of the tags' words: word2vec, GloVe, fastText .vec or gensim .kv, plain or .gz.",
 )
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .answers import answers, asked, predicted_tags
 from .errors import one_line_errors
 from .options import index_option, json_option, print_json, word_vectors_option
 
 if TYPE_CHECKING:
     from woh_faiss import Chunk, WOHIndex
-    from woh_faiss.reading import Neighbour
 
 
 @click.command()
-@click.argument("queries", required=False, type=click.Path(path_type=Path))
+@click.argument("queries", required=False, type=click.Path(path_type=Path, readable=False))
 @index_option
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Neighbours a query.")
 @click.option("--id", "item_id", type=int, help="Query with the code of the item that has this id.")
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Order this many nearest items anew by score (higher is nearer), say 1000.",
 )
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path),
+    help="With --html: folder that keys are paths of pictures in.  [default: the current one]",
+)
 @json_option
 @one_line_errors
 def query(
@@ -43,19 +49,24 @@ def query(
     word_vectors: Path | None,
     explain: bool,
     rerank: int | None,
+    html: Path | None,
+    images: Path | None,
     as_json: bool,
 ) -> None:
     """Print the K nearest items of each row of QUERIES (.npz, folder of .npy, or a 2-D .npy).
 
     With --id or --key instead: the nearest other items of an item in the index. With --tags: the items that
     those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
-    neighbour: query, rank, id, key, distance (bits that differ) or score, and tags.
+    neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. With --html a page takes
+    the table's place: one file that shows each query and its neighbours, with the pictures that keys are
+    paths of.
 
     \b
     Example:
         woh-index query queries.npz -k 5
         woh-index query --id 1234 -k 5 --json
         woh-index query --tags "sunset beach"
+        woh-index query queries.npz --html out.html --images photos
     """
     if (
         sum(value is not None for value in (queries, item_id, key)) + (tags is not None and queries is None)
@@ -64,8 +75,16 @@ def query(
         raise click.UsageError("give one of QUERIES, --id, --key and --tags, or QUERIES with --tags")
     if rerank is not None and (item_id is not None or key is not None):
         raise click.UsageError("--rerank goes with QUERIES or --tags: an indexed item has only its code")
+    if images is not None and html is None:
+        raise click.UsageError("--images goes with --html")
     from woh_faiss import WOHIndex, read_chunk
+    from woh_faiss.chunk_files import shown
 
+    if html is not None:
+        from . import page, thumbnails
+
+        page.check(html, images)
+    measure = "distance" if rerank is None and tags is None else "score"
     with WOHIndex.open(index_path) as index:
         held = index.ntotal
         some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
@@ -77,13 +96,25 @@ def query(
             D, I = index.search(chunk.features, some, rerank=rerank)
         else:
             names = [item_id if key is None else key]
-            D, I = index.search_ids([item_id if item_id is not None else index.id_of(str(key))], some)
-        found = index.describe(D, I)
-        predicted = _predicted(index, found) if explain else {}
+            item_id = index.id_of(str(key)) if item_id is None else item_id
+            D, I = index.search_ids([item_id], some)
+        listed = as_json or html is None
+        found = index.describe(D, I) if listed else []
+        predicted = predicted_tags(index, found) if explain and listed else {}
         if held < k:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             click.echo(f"note: {index_path} {what}", err=True)
-    measure = "distance" if rerank is None and tags is None else "score"
+        if html is not None:
+            pictures = thumbnails.Thumbnails(images)
+            subjects = asked(index, names, chunk, item_id, tags)
+            about = f"{len(names):,} {'query' if len(names) == 1 else 'queries'}"
+            about += f" from {queries}" if queries else ""
+            about += f" with the tags {tags}" if queries and tags else ""
+            about += f": the {k:,} nearest of {held:,} items in {index_path}"
+            size = page.write(
+                html, answers(index, subjects, D, I), about=about, measure=measure, thumbnails=pictures
+            )
+            click.echo(f"note: {shown(html)} is the page, {size / 1000:,.0f} kB{pictures.note()}", err=True)
     if as_json:
         for name, neighbours in zip(names, found, strict=True):
             for rank, neighbour in enumerate(neighbours, start=1):
@@ -93,7 +124,7 @@ def query(
                 if explain:
                     record["predicted"] = predicted[neighbour.id]
                 print_json(record)
-    else:
+    elif html is None:
         from .render import print_neighbours
 
         print_neighbours(names, found, measure, predicted)
@@ -116,9 +147,3 @@ def _by_tags(
     xq = None if chunk is None else chunk.features
     S, I = index.search_tags(lists, k, xq=xq, rerank=max(rerank or 1000, k), word_vectors=vectors)
     return [tags] if chunk is None else _names(chunk), S, I
-
-
-def _predicted(index: WOHIndex, found: list[list[Neighbour]]) -> dict[int, list[tuple[str, float]]]:
-    """The tags that each neighbour's code predicts, by id."""
-    ids = sorted({neighbour.id for neighbours in found for neighbour in neighbours})
-    return dict(zip(ids, index.explain(ids), strict=True)) if ids else {}

@@ -30,6 +30,7 @@ def run(*arguments: str | Path, folder: str) -> None:
 
 def main() -> None:
     chunks, queries = sorted(DATA.glob("chunk-*.npz")), DATA / "queries.npz"
+    pages = Path(tempfile.mkdtemp(prefix="woh-faiss-demo-"))  # stays, to be looked at
     with tempfile.TemporaryDirectory() as folder:
         run(
             "build",
@@ -45,9 +46,12 @@ def main() -> None:
         np.savez(Path(folder) / "three.npz", features=three.features, keys=three.keys)
         run("query", "three.npz", "-k", "5", folder=folder)
         run("query", "--id", "7", "-k", "5", folder=folder)
+        # The pictures are not shipped: the page shows a box with the name of each.
+        run("query", "three.npz", "-k", "5", "--html", pages / "answers.html", folder=folder)
         run("info", folder=folder)
         run("evaluate", *chunks, queries, "--bits", "16,64", "--chunks", "3", "--queries", "400",
             "--word-vectors", GLOVE, folder=folder)  # fmt: skip
+    print(f"\nTo look at the answers, open {pages / 'answers.html'}")
 
 
 if __name__ == "__main__":

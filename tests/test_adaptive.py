@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from woh_faiss import WOH, WOHConfig, adaptive, codes, targets
 from woh_faiss.errors import ConfigError, InputError
-from woh_faiss.solver import learn_energy_round
+from woh_faiss.solver import learn_round
 from woh_faiss.statistics import Statistics
 
 
@@ -62,7 +62,6 @@ def test_any_later_chunk_leaves_everything_finite(chunk, scale):
     ("tags", "vectors"),
     [
         (["sea"] * 40, {}),  # the same tag for all
-        ([["sea"], *[[]] * 39], {}),  # a single tagged item
         (tagged(0)[1], {"Z": np.zeros((40, 3))}),  # word vectors that say nothing
         (tagged(0)[1], {"Z": np.zeros((40, 1))}),
         ([f"tag{i}" for i in range(40)], {}),  # a tag for each
@@ -75,19 +74,27 @@ def test_any_first_chunk_gives_codes(tags, vectors):
     assert codes.health(woh.codes_)["distinct"] > 0.2
 
 
-def test_items_without_tags_move_only_the_hash_function():
-    """They get the code that the function before foretold, and leave V, W and M alone."""
+@pytest.mark.parametrize("few", [1, 2, 5])
+def test_a_first_chunk_with_few_tagged_items_is_only_a_beginning(few):
+    X, tags = tagged(0)
+    woh = make(min_count=1, anchors=100).partial_fit(X, [*tags[:few], *[[]] * (40 - few)])
+    assert np.isfinite(woh.decision_function(X)).all()
+    for seed in range(1, 5):
+        woh.partial_fit(*tagged(seed, n=60))
+    assert hit_rate(woh) > 0.7
+
+
+def test_items_without_tags_are_encoded_by_what_the_others_taught():
+    """They change nothing else: the hash function is the one that a chunk without them leaves."""
     X, tags = tagged(1)
     bare = tagged(2, n=15)[0]
     alone = make().partial_fit(*tagged(0)).partial_fit(X, tags)
-    mixed = make().partial_fit(*tagged(0))
-    before = mixed.encode(bare)
-    mixed.partial_fit(np.vstack([X, bare]), [*tags, *[[]] * 15])
-    assert_array_equal(mixed.codes_[40:], before)
-    assert_array_equal(np.flatnonzero(~mixed.trained_), np.arange(40, 55))
-    # n, and with it the idf, and the size of G differ; the items that count do not
-    assert mixed.state()["C1"][-1, -1] == alone.state()["C1"][-1, -1] == 80
-    assert np.abs(mixed.state()["C3"] - alone.state()["C3"]).max() > 0
+    mixed = make().partial_fit(*tagged(0)).partial_fit(np.vstack([bare, X]), [*[[]] * 15, *tags])
+    assert_array_equal(mixed.codes_[15:], alone.codes_)
+    assert_array_equal(mixed.codes_[:15], alone.encode(bare))
+    assert_array_equal(np.flatnonzero(~mixed.trained_), np.arange(15))
+    for name, value in alone.state().items():
+        assert_array_equal(mixed.state()[name], value, err_msg=name)
 
 
 def test_anchors_are_drawn_anew_until_there_are_enough_items_then_never():
@@ -98,7 +105,7 @@ def test_anchors_are_drawn_anew_until_there_are_enough_items_then_never():
         assert len(woh.hasher_.kernel.A) == 100
         if seed == 2:
             anchors = woh.anchors_
-            assert woh.state()["adaptive_x"].size == 0
+            assert "adaptive_x" not in woh.state()
     assert_array_equal(woh.anchors_, anchors)
 
 
@@ -112,8 +119,7 @@ def test_statistics_of_the_kernel_are_remade_exactly():
     phi = woh.hasher_.kernel.map(np.vstack([X for X, _ in chunks]))
     assert_allclose(woh.state()["C3"], phi.T @ phi, rtol=1e-9, atol=1e-9)
     assert_allclose(woh.state()["C2"], np.vstack(signs).T @ phi, rtol=1e-9, atol=1e-9)
-    rho = adaptive.RIDGES[int(woh.state()["adaptive_chosen"])]
-    gradient = phi.T @ (phi @ woh.hasher_.P - np.vstack(signs)) + rho * woh.hasher_.P
+    gradient = phi.T @ (phi @ woh.hasher_.P - np.vstack(signs)) + woh.config.alpha * woh.hasher_.P
     assert_allclose(gradient, 0, atol=1e-8)
 
 
@@ -133,24 +139,24 @@ def test_a_large_vocabulary_decodes_in_place_of_M(monkeypatch):
     assert hit_rate(woh) > 0.7
 
 
-def naive_energy_round(G, Y, Z, tagged_, W, past, config):
-    """Every sum over tagged rows only, dense, one bit of one item at a time."""
-    r, rows = G.shape[1], np.flatnonzero(tagged_)
+def naive_semantic_round(G, Y, Z, W, past, config):
+    """Dense, one bit of one item at a time."""
+    r = G.shape[1]
     free = np.diag(np.append(np.ones(r), 1e-6))
     B = np.where(G >= 0, 1.0, -1.0)
 
     def k_of(B, W):
         residual = np.linalg.norm(Y - np.column_stack([B, np.ones(len(B))]) @ W, axis=1)
-        return tagged_ / np.maximum(residual, 1e-3)
+        return 1 / np.maximum(residual, 1e-3)
 
     for it in range(config.iterations):
-        Bp = np.column_stack([B, np.ones(len(B))])[rows]
+        Bp = np.column_stack([B, np.ones(len(B))])
         C1 = past.C1 + Bp.T @ Bp
-        V = np.linalg.solve(C1 + config.alpha * C1[-1, -1] * free, past.C5 + Bp.T @ Z[rows])
-        k = (tagged_ if W is None and not it else k_of(B, W))[rows]
+        V = np.linalg.solve(C1 + config.alpha * C1[-1, -1] * free, past.C5 + Bp.T @ Z)
+        k = np.ones(len(B)) if W is None and not it else k_of(B, W)
         D1 = past.D1 + Bp.T @ (k[:, None] * Bp)
         W = np.linalg.solve(
-            D1 + config.alpha * np.trace(D1) / (r + 1) * free, past.D2 + Bp.T @ (k[:, None] * Y[rows])
+            D1 + config.alpha * np.trace(D1) / (r + 1) * free, past.D2 + Bp.T @ (k[:, None] * Y)
         )
         k = k_of(B, W)
         for _ in range(config.sweeps):
@@ -158,7 +164,7 @@ def naive_energy_round(G, Y, Z, tagged_, W, past, config):
                 rest = [j for j in range(r) if j != l]
                 for i in range(len(B)):
                     h = config.mu / r * G[i, l]
-                    h += config.theta * tagged_[i] * (Z[i] - V[r] - B[i, rest] @ V[rest]) @ V[l]
+                    h += config.theta * (Z[i] - V[r] - B[i, rest] @ V[rest]) @ V[l]
                     h += k[i] * (Y[i] - W[r] - B[i, rest] @ W[rest]) @ W[l]
                     B[i, l] = 1.0 if h >= 0 else -1.0
     return B, W
@@ -167,26 +173,45 @@ def naive_energy_round(G, Y, Z, tagged_, W, past, config):
 @pytest.mark.parametrize("hyper", [{}, {"theta": 3.0, "mu": 2.0, "alpha": 0.3, "iterations": 2, "sweeps": 1}])
 def test_two_rounds_equal_the_naive_ones(hyper):
     config = WOHConfig(bits=8, **hyper)
-    past, W = Statistics.zero(r=9, m=2, f=3, c=5), None
+    past, W = Statistics.zero(r=8, m=2, f=3, c=5, constant=True), None
     for seed in range(2):
         rng = np.random.default_rng(seed)
         G, Z = rng.normal(size=(17, 8)), rng.normal(size=(17, 3))
-        mask = (rng.random(17) < 0.7).astype(float)
-        Y = (rng.random((17, 5)) < 0.5) * mask[:, None]
-        Z *= mask[:, None]
-        expected = naive_energy_round(G, Y, Z, mask, W, past, config)
-        B, W, stats = learn_energy_round(G, csr_array(Y), Z, mask, W, past, config)
+        Y = (rng.random((17, 5)) < 0.5).astype(float)
+        expected = naive_semantic_round(G, Y, Z, W, past, config)
+        done = learn_round(
+            rng.normal(size=(17, 2)), csr_array(Y), Z, np.where(G >= 0, 1.0, -1.0), W,
+            past, config, aim=G,
+        )  # fmt: skip
+        B, W, stats = done.B, done.W, done.stats
         assert_array_equal(B, expected[0])
         assert_allclose(W, expected[1], atol=1e-9)
-        Bp = np.column_stack([B, np.ones(17)])[mask > 0]
+        Bp = np.column_stack([B, np.ones(17)])
         assert_allclose(stats.C1, past.C1 + Bp.T @ Bp)
-        assert_allclose(stats.C5, past.C5 + Bp.T @ Z[mask > 0], atol=1e-12)
+        assert_allclose(stats.C5, past.C5 + Bp.T @ Z, atol=1e-12)
         past = stats
+
+
+def test_codes_that_are_given_hold_still_and_count():
+    rng, config = np.random.default_rng(3), WOHConfig(bits=8)
+    G, Z, phi = rng.normal(size=(20, 8)), rng.normal(size=(20, 3)), rng.normal(size=(20, 4))
+    Y = csr_array((rng.random((20, 5)) < 0.5).astype(float))
+    given = rng.choice([-1.0, 1.0], size=(6, 8))
+    B0 = np.vstack([given, np.where(G[6:] >= 0, 1.0, -1.0)])
+    past = Statistics.zero(r=8, m=4, f=3, c=5, constant=True)
+    done = learn_round(phi, Y, Z, B0, None, past, config, aim=G, given=6)
+    assert_array_equal(done.B[:6], given)
+    Bp = np.column_stack([done.B, np.ones(20)])
+    assert_allclose(done.stats.C1, Bp.T @ Bp)
+    free = learn_round(phi, Y, Z, B0, None, past, config, aim=G)
+    assert np.any(free.B[:6] != given)
 
 
 def test_what_the_semantic_start_has_no_use_for_is_refused():
     with pytest.raises(ConfigError, match=r"beta is 0\.1, expected 0 with a semantic start"):
         WOHConfig(beta=0.1)
+    with pytest.raises(ConfigError, match="refresh_statistics is False, expected true with a semantic start"):
+        WOHConfig(refresh_statistics=False)
     with pytest.raises(ConfigError, match="start is 'warm', expected one of random, semantic"):
         WOHConfig(start="warm")
     X, tags = tagged(0)

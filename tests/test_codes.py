@@ -3,7 +3,7 @@
 import faiss
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -65,4 +65,16 @@ def test_health_of_known_codes():
         "entropy": pytest.approx((1 + quarter) / 8),
         "distinct": 0.75,
         "constant": 6.0,
+        "correlation": pytest.approx(np.corrcoef(B[:, 0], B[:, 1])[0, 1], abs=1e-6),
     }
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 40))
+@settings(max_examples=25, deadline=None)
+def test_the_largest_correlation_of_two_bits(seed, n):
+    rng = np.random.default_rng(seed)
+    B = np.where(rng.random((n, 16)) < rng.random(16), 1, -1)
+    B[:, 5] = -B[:, 2]
+    moving = B[:, B.std(axis=0) > 0]
+    expected = np.abs(np.corrcoef(moving.T) - np.eye(moving.shape[1])).max() if moving.shape[1] > 1 else 0.0
+    assert codes.health(codes.pack(B))["correlation"] == pytest.approx(expected, abs=1e-5)

@@ -57,6 +57,13 @@ def test_every_command_and_option_is_on_the_page(name):
                 assert option in section
 
 
+def test_every_test_that_a_case_names_is_there():
+    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", page("cases.md"))
+    assert named
+    for file, name in named:
+        assert f"def {name or 'test_'}" in (ROOT / "tests" / file).read_text(), (file, name)
+
+
 def test_every_module_is_in_the_design():
     package = ROOT / "woh_faiss"
     modules = [module.relative_to(package).as_posix() for module in package.rglob("[!_]*.py")]

@@ -44,11 +44,23 @@ def test_tags_without_any_signal_give_finite_directions():
 @pytest.mark.parametrize("r", [2, 8])
 def test_rotation_is_orthogonal_and_loses_less_than_none(r):
     H = np.random.default_rng(1).normal(size=(200, r)) * np.geomspace(5, 1, r)
-    R = rotation(H, np.random.default_rng(2))
+    nothing = np.zeros((0, r))
+    R = rotation(H, nothing, np.random.default_rng(2))
     assert_allclose(R @ R.T, np.eye(r), atol=1e-10)
     assert np.abs(H @ R).sum() > np.abs(H).sum()  # the trace that ITQ raises
-    assert_array_equal(R, rotation(H, np.random.default_rng(2)))
+    assert_array_equal(R, rotation(H, nothing, np.random.default_rng(2)))
     assert np.square(sign(H @ R) - H @ R).sum() < np.square(sign(H) - H).sum()
+
+
+def test_rotation_keeps_to_codes_that_are_given():
+    """Oracle: signs made with a known turn of a wider H are found again, on rows without given codes, too."""
+    rng = np.random.default_rng(4)
+    H = rng.normal(size=(400, 12))
+    true = np.linalg.qr(rng.normal(size=(12, 5)))[0]
+    R = rotation(H, sign(H[:100] @ true), rng)
+    assert R.shape == (12, 5)
+    assert_allclose(R.T @ R, np.eye(5), atol=1e-10)
+    assert np.mean(sign(H @ R) == sign(H @ true)) > 0.8
 
 
 def test_unit_and_cosine():

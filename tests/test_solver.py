@@ -56,7 +56,7 @@ def test_P_is_the_batch_least_squares_of_the_whole_stream(ridge):
     stats, seen = zero(), []
     for seed, n in enumerate((7, 1, 40)):
         phi, _, Z, B = chunk(seed, n)
-        stats = stats.with_features(phi).with_codes(B, phi, Z)
+        stats = stats.with_features(phi).with_codes(B, phi).with_words(B, Z)
         seen.append((phi, B))
     phi, B = (np.vstack(parts) for parts in zip(*seen, strict=True))
     P = cho_solve(solver.factor(stats.C3, ridge), stats.C4)

@@ -9,7 +9,7 @@ from conftest import tagged
 
 from woh_faiss_cli.main import main
 
-HEAVY = ("gensim", "scipy", "matplotlib", "pandas", "pyarrow")
+HEAVY = ("gensim", "scipy", "matplotlib", "pandas", "pyarrow", "PIL")
 
 SCRIPT = """
 import sys
@@ -39,6 +39,11 @@ def test_a_query_imports_nothing_heavy(index, tmp_path, extra):
 @pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["query", "--id", "3"]])
 def test_nor_does_a_look_at_the_index(index, arguments):
     assert not imported(*arguments, "--index", index.path) & set(HEAVY)
+
+
+def test_a_page_needs_pillow_only_where_there_are_pictures(index, tmp_path):
+    arguments = ["query", "--id", "3", "--index", index.path, "--html", tmp_path / "page.html"]
+    assert not imported(*arguments) & {"PIL", "rich", "gensim", "matplotlib"}
 
 
 def test_an_add_needs_no_matplotlib_and_no_gensim(index, tmp_path):

@@ -26,7 +26,7 @@ def stream(seed, sizes, m=5, f=3, c=4, r=8):
 def accumulated(chunks):
     stats = Statistics.zero(r=8, m=5, f=3, c=4)
     for phi, Y, Z, B, k in chunks:
-        stats = stats.with_features(phi).with_codes(B, phi, Z).with_weights(B, k, csr_array(Y))
+        stats = stats.with_features(phi).with_codes(B, phi).with_words(B, Z).with_weights(B, k, csr_array(Y))
     return stats
 
 
@@ -54,7 +54,7 @@ def test_the_stream_equals_the_batch_in_any_order(seed, sizes):
 def test_a_round_does_not_change_the_past():
     past = Statistics.zero(r=8, m=5, f=3, c=4)
     for phi, Y, Z, B, k in stream(0, [6]):
-        past.with_features(phi).with_codes(B, phi, Z).with_weights(B, k, csr_array(Y))
+        past.with_features(phi).with_codes(B, phi).with_words(B, Z).with_weights(B, k, csr_array(Y))
     assert all(not value.any() for value in past.arrays().values())
 
 

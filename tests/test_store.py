@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from store_worker import chunk, commit, dump, faiss_bytes
 
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import Item, Snapshot, Store, catalog, files
+from woh_faiss.store import Item, Snapshot, Store, catalog, database, files
 
 
 def naive_search(codes, ids, queries, k):
@@ -508,14 +508,14 @@ def test_no_statement_of_an_update_walks_the_items_or_the_tags(store, monkeypatc
     """The cost is the chunk's: SQLite looks rows up, it never scans a table that grows."""
     commit(store, **chunk(1))
     statements = []
-    connect = catalog._connect
+    connect = database.connect
 
     def traced(*arguments):
         connection = connect(*arguments)
         connection.set_trace_callback(statements.append)
         return connection
 
-    monkeypatch.setattr(catalog, "_connect", traced)
+    monkeypatch.setattr(database, "connect", traced)
     with store.writing() as writing:
         writing.known_ids([1000, 5])
         writing.known_keys(["a", "b"])
@@ -526,7 +526,7 @@ def test_no_statement_of_an_update_walks_the_items_or_the_tags(store, monkeypatc
     explained = [s for s in statements if s.startswith(("SELECT", "INSERT"))]
     assert sum("items" in s for s in explained) >= 6
     for statement in explained:
-        plan = catalog.read(
+        plan = database.read(
             store.path, lambda c, s=statement: c.execute(f"EXPLAIN QUERY PLAN {s}").fetchall()
         )
         for *_, detail in plan:
@@ -673,7 +673,7 @@ def test_a_flipped_byte_of_a_model_or_the_anchors_is_found_when_read(store):
     (store.path / "anchors.npy").write_bytes((store.path / "anchors.npy").read_bytes()[:-1])
     with Store.open(store.path) as reader:
         assert_array_equal(reader.model()["round"], 1)
-        with pytest.raises(StoreError, match=r"model-1.npz is damaged \(Bad CRC-32"):
+        with pytest.raises(StoreError, match=r"model-1.npz is damaged \(.*Bad CRC-32"):
             reader.model()["P"]
         with pytest.raises(StoreError, match=r"anchors.npy cannot be read"):
             reader.anchors()

@@ -64,7 +64,8 @@ def test_two_rounds_are_learn_round_on_kernel_tags_and_word_vectors():
             [np.mean([woh.vocabulary_.E[known.index(tag)] for tag in given], axis=0) for given in tags]
         )
         past, W = past.widened(len(known)), widen(W, len(known))
-        learned = learn_round(kernel.map(X), csr_array(Y), Z, B0, W, past, woh.config)
+        phi = kernel.map(X)
+        learned = learn_round(phi, csr_array(Y), Z, B0, W, past, woh.config)
         past, W = learned.stats, learned.W
         assert_array_equal(woh.codes_, codes.pack(learned.B))
         np.testing.assert_allclose(woh.decision_function(X), kernel.map(X) @ learned.P, atol=1e-10)

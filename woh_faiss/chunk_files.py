@@ -58,7 +58,7 @@ def read_arrays(
         if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
             return _read_npz(file, required, optional)
         if start == npy.MAGIC_PREFIX:
-            return {required: _read_npy(file, shown(file), mapped=True)}
+            return {required: read_npy(file, shown(file), mapped=True)}
     raise InputError(
         f"{shown(file)} is neither an .npz nor an .npy file (it starts with {start!r}); "
         f"write it with np.savez(path, {required}=...)"
@@ -105,41 +105,86 @@ def _read_folder(folder: Path, required: str, optional: Collection[str]) -> dict
     found = [entry.stem for entry in folder.iterdir() if entry.suffix == ".npy" and entry.is_file()]
     _require(required, found, shown(folder))
     return {
-        key: _read_npy(folder / f"{key}.npy", f"{shown(folder)}: key '{key}'", mapped=key == required)
+        key: read_npy(folder / f"{key}.npy", f"{shown(folder)}: key '{key}'", mapped=key == required)
         for key in (required, *optional)
         if key in found
     }
 
 
-def _read_npy(file: Path, where: str, *, mapped: bool) -> NDArray[Any]:
+def read_npy(file: Path, where: str, *, mapped: bool) -> NDArray[Any]:
+    """The array of one .npy file, `mapped` read-only or read; InputError as `read_arrays`."""
     with _damage_is_input_error(where), file.open("rb") as stream:
-        nbytes = _check_header(stream, file.stat().st_size, where)
-        if not (mapped and nbytes):  # an empty range cannot be mapped
+        return npy_of(stream, where, mapped=mapped)
+
+
+def npy_of(stream: IO[bytes], where: str, *, mapped: bool) -> NDArray[Any]:
+    """As `read_npy`, of a file that is open already and may be closed afterwards."""
+    with _damage_is_input_error(where):
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        shape, fortran, dtype = _check_header(stream, size, where)
+        if not mapped or 0 in shape:  # an empty range cannot be mapped
             return _read_checked(stream)
-        with _header_warnings_off():
-            return npy.open_memmap(file, mode="r")
+        return np.memmap(stream, dtype, "r", stream.tell(), shape, "F" if fortran else "C")
 
 
 def _read_npz(file: Path, required: str, optional: Collection[str]) -> dict[str, NDArray[Any]]:
-    where, size = shown(file), file.stat().st_size
-    with zipfile.ZipFile(file) as archive:
-        members: dict[str, zipfile.ZipInfo] = {}
-        for info in archive.infolist():
-            key = info.filename.removesuffix(".npy")
-            if key in members and key in (required, *optional):
-                raise InputError(f"{where} holds key '{key}' twice; write it again with np.savez")
-            members[key] = info
-        _require(required, list(members), where)
-        arrays = {}
-        for key in (required, *optional):
-            if key in members:
-                here = f"{where}: key '{key}'"
-                _check_member(members[key], size, here)
-                with _damage_is_input_error(here), archive.open(members[key]) as stream:
-                    _check_header(stream, members[key].file_size, here)
-                    arrays[key] = _read_checked(stream)
-                    stream.read(1)  # reaching the end makes zipfile compare the CRC
-        return arrays
+    where = shown(file)
+    with file.open("rb") as stream:
+        npz = Npz(stream, where, (required, *optional))
+        _require(required, npz.names, where)
+        return {key: npz.read(key) for key in (required, *optional) if key in npz.names}
+
+
+class Npz:
+    """An .npz archive on an open file: its directory is checked here, each array when it is read.
+
+    Parameters
+    ----------
+    stream : seekable binary file
+    where : str
+        What a message calls the file.
+    keys : collection of str, optional
+        The arrays that will be read, where others may be anything.
+
+    Raises
+    ------
+    InputError
+        The archive is damaged, or one of the arrays is there twice, encrypted, or claims more than
+        there is.
+    """
+
+    def __init__(self, stream: IO[bytes], where: str, keys: Collection[str] | None = None) -> None:
+        self._where = where
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        with _damage_is_input_error(where):
+            self._archive = zipfile.ZipFile(stream)
+            size = stream.seek(0, os.SEEK_END)
+            for info in self._archive.infolist():
+                key = info.filename.removesuffix(".npy")
+                if key in self._members and (keys is None or key in keys):
+                    raise InputError(f"{where} holds key '{key}' twice; write it again with np.savez")
+                self._members[key] = info
+        wanted = [key for key in self._members if keys is None or key in keys]
+        for key in wanted:
+            _check_member(self._members[key], size, f"{where}: key '{key}'")
+        # Each may be honest by itself and all of them be the same bytes.
+        if sum(self._members[key].compress_size for key in wanted) > size:
+            raise InputError(f"{where} stores arrays in each other's place; write it again with np.savez")
+
+    @property
+    def names(self) -> list[str]:
+        """Keys of the arrays, as np.savez was given them."""
+        return list(self._members)
+
+    def read(self, key: str) -> NDArray[Any]:
+        """One array, its CRC compared; InputError if it is damaged."""
+        info, here = self._members[key], f"{self._where}: key '{key}'"
+        with _damage_is_input_error(here), self._archive.open(info) as stream:
+            _check_header(stream, info.file_size, here)
+            array = _read_checked(stream)
+            stream.read(1)  # reaching the end makes zipfile compare the CRC
+        return array
 
 
 def _check_member(info: zipfile.ZipInfo, archive_size: int, where: str) -> None:
@@ -159,9 +204,9 @@ def _check_member(info: zipfile.ZipInfo, archive_size: int, where: str) -> None:
         )
 
 
-def _check_header(stream: IO[bytes], size: int, where: str) -> int:
-    """Bytes of the array behind the header of an .npy `stream` of `size` bytes; refuses what is not data."""
-    shape, dtype = _parse_header(stream, where)
+def _check_header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and dtype of an .npy `stream` of `size` bytes; refuses what is not data."""
+    shape, fortran, dtype = _parse_header(stream, where)
     if dtype.hasobject:
         raise InputError(
             f"{where} is a pickled object array, which is never loaded; save text as strings: "
@@ -179,24 +224,26 @@ def _check_header(stream: IO[bytes], size: int, where: str) -> int:
             f"{where} claims shape {shape} of {dtype}, {claimed} bytes, but holds {present}; "
             "it is damaged or cut short: copy or write it again"
         )
-    return claimed
+    return shape, fortran, dtype
 
 
-def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         with _header_warnings_off():
             version = npy.read_magic(stream)
             if version == (1, 0):
-                shape, _, dtype = npy.read_array_header_1_0(stream)
+                shape, fortran, dtype = npy.read_array_header_1_0(stream)
             elif version == (2, 0):
-                shape, _, dtype = npy.read_array_header_2_0(stream)
+                shape, fortran, dtype = npy.read_array_header_2_0(stream)
             else:  # 3.0 is for structured arrays alone
                 raise ValueError(f".npy version {version}")
+    except (zipfile.BadZipFile, zlib.error):
+        raise
     except Exception as error:  # numpy evaluates the header, so anything may come out of a damaged one
         raise InputError(
             f"{where} does not start with an .npy header ({_reason(error)}); write it with np.save(z)"
         ) from error
-    return tuple(int(length) for length in shape), dtype
+    return tuple(int(length) for length in shape), bool(fortran), dtype
 
 
 def _read_checked(stream: IO[bytes]) -> NDArray[Any]:

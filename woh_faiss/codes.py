@@ -57,14 +57,21 @@ def health(packed: NDArray[np.uint8]) -> dict[str, float]:
     dict
         ``balance``: mean over the bits of the rarer value's share, 0.5 at best. ``entropy``: mean entropy
         of a bit, 1 at best. ``distinct``: share of codes that are distinct. ``constant``: bits that are
-        the same in all of the codes.
+        the same in all of the codes. ``correlation``: the largest absolute one of two bits.
     """
-    ones = np.unpackbits(packed, axis=1, bitorder="little").mean(axis=0)
+    bits = np.unpackbits(packed, axis=1, bitorder="little")
+    ones = bits.mean(axis=0)
     p = np.stack([ones, 1 - ones])
+    rarer = p.min(axis=0)
+    moving = bits[:, rarer > 0]
+    correlation = np.zeros((1, 1))
+    if moving.shape[1] > 1:
+        correlation = np.triu(np.corrcoef(moving, rowvar=False, dtype=np.float32), 1)
     entropy = -(p * np.log2(np.where(p > 0, p, 1))).sum(axis=0)
     return {
-        "balance": float(p.min(axis=0).mean()),
+        "balance": float(rarer.mean()),
         "entropy": float(entropy.mean()),
         "distinct": len(np.unique(packed, axis=0)) / len(packed),
-        "constant": float((p.min(axis=0) == 0).sum()),
+        "constant": float((rarer == 0).sum()),
+        "correlation": float(np.abs(correlation).max()),
     }

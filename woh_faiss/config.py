@@ -124,6 +124,8 @@ class WOHConfig:
             )
         if not isinstance(self.refresh_statistics, bool):
             raise ConfigError(f"refresh_statistics is {self.refresh_statistics!r}, expected true or false")
+        if self.start == "semantic" and not self.refresh_statistics:
+            raise ConfigError("refresh_statistics is False, expected true with a semantic start")
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by name, as JSON can hold it."""

@@ -9,6 +9,13 @@ from __future__ import annotations
 class WOHError(Exception):
     """Base class: the command line prints these as one line; anything else is a bug."""
 
+    def __str__(self) -> str:
+        """The message on one line: a path, a key or a library's words in it may hold anything."""
+        text = super().__str__()
+        if text.isprintable():
+            return text
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 class ConfigError(WOHError, ValueError):
     """A hyper-parameter is unknown or outside its range."""

@@ -42,13 +42,24 @@ def directions(
     return E, Q @ ((QS @ E) / (L + rho)[:, None])
 
 
-def rotation(H: Matrix, rng: np.random.Generator) -> Matrix:
-    """The orthogonal R (r, r) for which sign(HR) loses least of H (n, r), by ITQ from a random start."""
-    R = np.linalg.qr(rng.standard_normal((H.shape[1],) * 2))[0]
+def rotation(H: Matrix, given: Matrix, rng: np.random.Generator) -> Matrix:
+    """R (p, r) with orthonormal columns for which sign(HR) loses least of H (n, p), by ITQ; p >= r.
+
+    The first rows' signs are `given` (b, r); with none of them r is p and the start is random.
+    """
+    if len(given):
+        R = _nearest(given, H[: len(given)])
+    else:
+        R = np.linalg.qr(rng.standard_normal((H.shape[1],) * 2))[0]
     for _ in range(ITQ):
-        left, _, right = np.linalg.svd(sign(H @ R).T @ H)
-        R = (left @ right).T
+        R = _nearest(np.vstack([given, sign(H[len(given) :] @ R)]), H)
     return R
+
+
+def _nearest(B: Matrix, H: Matrix) -> Matrix:
+    """The R with orthonormal columns that takes H (n, p) nearest to B (n, r)."""
+    left, _, right = np.linalg.svd(B.T @ H, full_matrices=False)
+    return np.asarray((left @ right).T)
 
 
 def unit(H: Matrix) -> Matrix:

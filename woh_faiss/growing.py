@@ -52,6 +52,7 @@ class Grower:
     def __init__(self, store: Store, config: WOHConfig, hasher: Callable[[], Hasher]) -> None:
         self._store, self._config, self._hasher = store, config, hasher
         self._trainer: WOH | None = None
+        self._checked: str | None = None  # fingerprint of the model whose files were found whole
         # Of the model that the trainer in memory is at; a rewritten index may have lost tags it knows.
         self._at_state: tuple[str | None, int] = None, 0
 
@@ -87,6 +88,7 @@ class Grower:
                 chunk_hash=digest(chunk),
                 health=codes.health(trainer.codes_) | asdict(trainer.coverage_) | _skipped(named),
                 remove=named.replaced,
+                numbered=named.numbered,
             )
             self._trainer, self._at_state = trainer, (committed.fingerprint, committed.generation)
         return self._store.round(committed.round)
@@ -98,6 +100,7 @@ class Grower:
             if named.chunk is None:
                 return self._nothing_new(chunk, named, writing)
             started = time.perf_counter()
+            self._check(writing.snapshot)
             packed = self._hasher().encode(named.chunk.features)
             tags = named.chunk.tags
             committed = writing.commit(
@@ -111,6 +114,7 @@ class Grower:
                 chunk_hash=digest(chunk),
                 health=codes.health(packed) | _skipped(named),
                 remove=named.replaced,
+                numbered=named.numbered,
             )
         return self._store.round(committed.round)
 
@@ -189,6 +193,12 @@ class Grower:
                         )
                     seen[name] = path
 
+    def _check(self, snapshot: Snapshot) -> None:
+        """Refuse to go on with a model that is not what was committed: codes stay for ever. Once a model."""
+        if snapshot.fingerprint not in (None, self._checked):
+            self._store.check_model()
+            self._checked = snapshot.fingerprint
+
     def _at(self, snapshot: Snapshot) -> WOH:
         """The trainer as of `snapshot`: the one in memory if it is there, else from disk."""
         if self._trainer is not None and self._at_state == (snapshot.fingerprint, snapshot.generation):
@@ -196,7 +206,10 @@ class Grower:
         vocabulary = Vocabulary.from_rows(self._store.tag_rows(), self._config.min_count)
         if snapshot.model is None:
             return WOH(self._config)
-        return WOH.from_state(self._config, self._store.model(), self._store.anchors(), vocabulary)
+        self._check(snapshot)
+        model = self._store.model()
+        with model.damage():
+            return WOH.from_state(self._config, model, self._store.anchors(), vocabulary)
 
 
 def digest(chunk: Chunk) -> str:

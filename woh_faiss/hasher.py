@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
+from .errors import InputError
 from .kernel import Kernel, Matrix, blocks
 
 
@@ -75,12 +76,32 @@ class Hasher:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], anchors: NDArray[Any] | None) -> Hasher:
-        """The inverse of `arrays`, with the anchors (m, d); None where they are among the arrays."""
+        """The inverse of `arrays`, with the anchors (m, d); None where they are among the arrays.
+
+        Raises
+        ------
+        KeyError, InputError
+            An array is missing, or they are not those of one hash function.
+        """
+        A, P, mean = arrays["A"] if anchors is None else anchors, arrays["P"], arrays["mean"]
+        scalars = {name: arrays[name] for name in ("width", "scale", "unit")}
+        for name, array, ndim in (
+            *(("anchors", A, 2), ("P", P, 2), ("mean", mean, 1)),
+            *((name, array, 0) for name, array in scalars.items()),
+        ):
+            if array.ndim != ndim or array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+                raise InputError(f"{name} are {array.dtype} of shape {array.shape}, or not finite")
+        if not (len(A) == len(P) == len(mean) and P.shape[1] % 8 == 0 < A.size * P.size):
+            raise InputError(f"anchors {A.shape}, P {P.shape} and mean {mean.shape} do not fit each other")
+        if not (scalars["width"] > 0 and scalars["scale"] > 0):
+            raise InputError(
+                f"width is {scalars['width']} and scale {scalars['scale']}, expected more than 0"
+            )
         kernel = Kernel(
-            np.asarray(arrays["A"] if anchors is None else anchors, np.float64),
-            width=float(arrays["width"]),
-            mean=arrays["mean"],
-            scale=float(arrays["scale"]),
-            unit=bool(arrays["unit"]),
+            np.asarray(A, np.float64),
+            width=float(scalars["width"]),
+            mean=mean,
+            scale=float(scalars["scale"]),
+            unit=bool(scalars["unit"]),
         )
-        return cls(kernel, arrays["P"])
+        return cls(kernel, P)

@@ -18,7 +18,7 @@ from .codes import unpack
 from .config import WOHConfig
 from .errors import InputError
 from .kernel import unit_rows
-from .solver import energy_V, regression
+from .solver import V_of
 from .statistics import Statistics
 from .tag_lists import TagLists
 from .tags import Vocabulary, normalised
@@ -52,16 +52,20 @@ class Meaning:
 
     @classmethod
     def of(cls, config: WOHConfig, arrays: Mapping[str, NDArray[Any]], vocabulary: Vocabulary) -> Meaning:
-        """From a model file's arrays."""
+        """From a model file's arrays; InputError where they do not fit each other or the vocabulary."""
         stats, W = Statistics.from_arrays(arrays), np.asarray(arrays["W"])
+        V = V_of(stats, config)
         if config.start == "semantic":
-            side = TagSide.from_arrays(arrays)
-            return cls(
-                vocabulary, side, int(arrays["adaptive_n"]), energy_V(stats.C1, stats.C5, config.alpha), W
-            )
-        ridge = config.alpha / config.theta if config.theta else np.inf
-        V = regression(stats.C1, stats.C5, ridge) if config.theta else np.zeros_like(stats.C5)
-        return cls(vocabulary, None, stats.n, _with_constant(V), _with_constant(W))
+            side, n = TagSide.from_arrays(arrays), int(arrays["adaptive_n"])
+        else:
+            side, n = None, stats.n
+            V, W = _with_constant(V), _with_constant(W)
+        rows, (c, f) = config.bits + 1, vocabulary.E.shape
+        if W.shape != (rows, c) or V.shape != (rows, f):
+            raise InputError(f"W {W.shape} and V {V.shape} do not fit {c} tags and vectors of {f} numbers")
+        if n < 0:
+            raise InputError(f"it has learned from {n} items, which cannot be")
+        return cls(vocabulary, side, n, V, W)
 
     def bits(self, tags: Sequence[Sequence[str]], vectors: WordVectors | None = None) -> Matrix:
         """What each tag list asks of every bit, as real numbers: (q, r).

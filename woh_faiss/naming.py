@@ -33,6 +33,8 @@ class Named:
         Those of `ids` that an item in the index has.
     skipped : int
         Items left out.
+    numbered : bool
+        Whether the new ids are the next free ones, and none was given with the chunk.
     """
 
     chunk: Chunk | None
@@ -40,6 +42,7 @@ class Named:
     keys: list[str | None]
     replaced: list[int]
     skipped: int
+    numbered: bool
 
 
 def resolve(chunk: Chunk, writing: Writing, on_duplicate: OnDuplicate) -> Named:
@@ -77,7 +80,7 @@ def resolve(chunk: Chunk, writing: Writing, on_duplicate: OnDuplicate) -> Named:
     else:
         keys_ = list(keys)
     replaced = [id_ for id_ in matched if id_ is not None]
-    return Named(kept, final, keys_, replaced, len(chunk) - len(matched))
+    return Named(kept, final, keys_, replaced, len(chunk) - len(matched), ids is None)
 
 
 def check_policy(on_duplicate: str) -> None:

@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
 from .config import WOHConfig
-from .errors import InputError, NotFittedError, StoreError
+from .errors import ConfigError, InputError, NotFittedError, StoreError
 from .hasher import Hasher
 from .kernel import unit_rows
 from .rerank import scores
-from .store import NO_DISTANCE, NO_ID, Item, Round, Store
+from .store import NO_DISTANCE, NO_ID, Item, Round, Snapshot, Store
 
 if TYPE_CHECKING:
     from .meaning import Meaning
@@ -41,8 +41,19 @@ class IndexReader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.config = WOHConfig.from_dict(store.config)
+        try:
+            self.config = WOHConfig.from_dict(store.config)
+        except (ConfigError, TypeError) as error:
+            raise StoreError(
+                f"{store.path} has a config that is damaged or newer than this: {error}"
+            ) from error
+        if store.d != codes.stored_bits(self.config.bits):
+            raise StoreError(
+                f"{store.path} is damaged: codes of {self.config.bits} bits are stored in {store.d}, "
+                f"expected {codes.stored_bits(self.config.bits)}; restore it from a backup"
+            )
         self._hasher: tuple[str, Hasher] | None = None  # with the fingerprint it was loaded under
+        self._tag_side: tuple[Snapshot, Meaning] | None = None  # with the state it was read in
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -107,10 +118,13 @@ class IndexReader:
             )
         if self._hasher is None or self._hasher[0] != fingerprint:
             model = self._store.model()
-            try:
-                self._hasher = fingerprint, Hasher.from_arrays(model, self._store.anchors())
-            except (KeyError, ValueError, TypeError) as error:
-                raise model.damaged(error) from error
+            with model.damage():
+                hasher = Hasher.from_arrays(model, self._store.anchors())
+                if hasher.bits != self.config.bits:
+                    raise InputError(
+                        f"it gives codes of {hasher.bits} bits, the index has {self.config.bits}"
+                    )
+            self._hasher = fingerprint, hasher
         return self._hasher[1]
 
     def items(self, ids: ArrayLike) -> list[Item]:
@@ -288,15 +302,21 @@ class IndexReader:
 
     @property
     def _meaning(self) -> Meaning:
-        """The newest model's tag side, read anew for each use: a search by features never needs it."""
+        """The newest model's tag side, read once a state; a search by features never needs it."""
         from .meaning import Meaning
         from .tags import Vocabulary
 
         self.hasher  # noqa: B018 - says so where nothing was learned
-        arrays = self._store.model()
-        c = arrays["W"].shape[1]  # the catalogue may know of tags that a newer round admitted
-        rows = [row for row in self._store.tag_rows() if row[0] is not None and row[0] < c]
-        return Meaning.of(self.config, arrays, Vocabulary.from_rows(rows, self.config.min_count))
+        snapshot = self._store.snapshot
+        if self._tag_side is None or self._tag_side[0] != snapshot:
+            self._store.check_model()
+            model = self._store.model()
+            with model.damage():
+                c = model["W"].shape[1]  # the catalogue may know of tags that a newer round admitted
+                rows = [row for row in self._store.tag_rows() if row[0] is not None and row[0] < c]
+                vocabulary = Vocabulary.from_rows(rows, self.config.min_count)
+                self._tag_side = snapshot, Meaning.of(self.config, model, vocabulary)
+        return self._tag_side[1]
 
     def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""

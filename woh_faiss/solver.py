@@ -25,7 +25,7 @@ depend on B.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -109,19 +109,16 @@ def weights(B: Matrix, W: Matrix, YW: Matrix, y2: Matrix, floor: float = FLOOR) 
     return k
 
 
-def descend(
-    B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int, tagged: Matrix | float = 1.0
-) -> Matrix:
+def descend(B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int) -> Matrix:
     """Discrete cyclic coordinate descent over the bits (Eq. 16): new codes (n, r).
 
-    b_l ← sign(Q_l − k∘(B HW)_l − tagged∘(B H)_l), l ascending, in place, `sweeps` times. HW = W Wᵀ and
-    H = β U Uᵀ + θ V Vᵀ come with zero diagonals, which is what B₋ₗ W₋ₗ w_l means. `tagged` (n,) is 0 for
-    items whose tags say nothing (k is 0 for them, too), else 1.
+    b_l ← sign(Q_l − k∘(B HW)_l − (B H)_l), l ascending, in place, `sweeps` times. HW = W Wᵀ and
+    H = β U Uᵀ + θ V Vᵀ come with zero diagonals, which is what B₋ₗ W₋ₗ w_l means.
     """
     B = np.array(B, order="F")
     for _ in range(sweeps):
         for l in range(B.shape[1]):
-            B[:, l] = sign(Q[:, l] - k * (B @ HW[:, l]) - tagged * (B @ H[:, l]))
+            B[:, l] = sign(Q[:, l] - k * (B @ HW[:, l]) - B @ H[:, l])
     return B
 
 
@@ -130,10 +127,46 @@ def without_diagonal(G: Matrix) -> Matrix:
     return G - np.diag(np.diag(G))
 
 
+def V_of(stats: Statistics, config: WOHConfig) -> Matrix:
+    """V of the statistics (Eq. 9): (r, f), with a semantic start (r + 1, f); zeros where θ is 0."""
+    if not config.theta:
+        return np.zeros_like(stats.C5)
+    if config.start == "random":
+        return regression(stats.C1, stats.C5, config.alpha / config.theta)
+    # The corner counts the items: every bit has that energy.
+    return regression(stats.C1, stats.C5, _sparing(config.alpha * stats.C1[-1, -1], stats.C1))
+
+
+def W_of(stats: Statistics, config: WOHConfig) -> Matrix:
+    """W of the statistics (Eq. 13): (r, c), with a semantic start (r + 1, c)."""
+    D1 = stats.D1
+    if config.start == "random":
+        return regression(D1, stats.D2, config.alpha)
+    return regression(D1, stats.D2, _sparing(config.alpha * float(np.trace(D1)) / len(D1), D1))
+
+
+def _sparing(ridge: float, C: Matrix) -> Matrix:
+    """The ridge of each row of V or W: it spares the constant row, but for solvability. (len(C),)."""
+    return max(ridge, 1e-12) * np.append(np.ones(len(C) - 1), 1e-6)
+
+
 def learn_round(
-    phi: Matrix, Y: csr_array, Z: Matrix, B0: Matrix, W0: Matrix, past: Statistics, config: WOHConfig
+    phi: Matrix,
+    Y: csr_array,
+    Z: Matrix,
+    B0: Matrix,
+    W0: Matrix | None,
+    past: Statistics,
+    config: WOHConfig,
+    *,
+    aim: Matrix | None = None,
+    given: int = 0,
 ) -> Round:
     """Learn the codes of one chunk and the hash function after it.
+
+    Two configurations of the same steps; docs/adaptive.md has the difference in one table. From a semantic
+    start B⁺ = [B, 1] explains tags and word vectors, ridges are shares of each block's energy, and the aim
+    stands in Q where the hash function's prediction φP stands after a random one.
 
     Parameters
     ----------
@@ -141,126 +174,75 @@ def learn_round(
         The chunk's kernel map, tags and word vectors.
     B0 : (n, r)
         Codes to start from, in {-1, +1}.
-    W0 : (r, c)
-        The W of the round before, or a random one in round 1.
+    W0 : (r, c), with a semantic start (r + 1, c); or None
+        The W of the round before, or a random one in round 1; None weighs all items alike at first.
     past : Statistics
         Of the rounds before, already widened to c tags.
     config : WOHConfig
-        α, β, θ, μ, iterations, sweeps, refresh_statistics.
+        start, α, β, θ, μ, iterations, sweeps, refresh_statistics.
+    aim : (n, r)
+        G, what features and tags ask of each bit; with a semantic start only.
+    given : int
+        The first rows have their final codes already: they count, and stay.
 
     Notes
     -----
     A round costs n m² + m³/3 once and T (n m r + g n r² + nnz(Y) r + n f r + r³) for the iterations.
     """
     alpha, beta, theta, mu = config.alpha, config.beta, config.theta, config.mu
+    semantic, r = aim is not None, B0.shape[1]
     base = past.with_features(phi)
     # Without the μ block P takes no part in the codes; it is then the plain ridge regression on them.
-    C3_factor = factor(base.C3, alpha / mu if mu else alpha)
+    C3_factor = factor(base.C3, alpha if semantic or not mu else alpha / mu)
     y2 = squared_lengths(Y)
-    B, W, YW = B0, W0, Y @ W0.T
+    floor = UNIT_FLOOR if semantic else FLOOR
 
-    for _ in range(config.iterations):
-        stats = base.with_codes(B, phi, Z)
-        P = cho_solve(C3_factor, stats.C4, check_finite=False)  # Eq. 8
-        k = weights(B, W, YW, y2)  # of the old W
-        stats = stats.with_weights(B, k, Y)
-        W = regression(stats.D1, stats.D2, alpha)  # Eq. 13
-        YW = Y @ W.T  # n x r
+    def explaining(B: Matrix) -> Matrix:
+        return np.column_stack([B, np.ones(len(B))]) if semantic else B
 
-        Q = k[:, None] * YW
-        H = np.zeros_like(stats.C1)
-        F = np.zeros((phi.shape[1], B.shape[1]))  # what φ is multiplied with: βUᵀ + μP
-        if beta:
-            U = regression(stats.C1, stats.C2, alpha / beta)  # Eq. 6
-            F += beta * U.T
-            H += beta * (U @ U.T)
+    B, W = B0, W0 if W0 is not None else np.zeros_like(base.D2)
+    YW = Y @ W.T
+    for iteration in range(config.iterations):
+        Bp = explaining(B)
+        stats = base.with_words(Bp, Z)
+        first = W0 is None and not iteration
+        k = np.ones(len(B)) if first else weights(Bp, W, YW, y2, floor)  # of the old W
+        stats = stats.with_weights(Bp, k, Y)
+        W = W_of(stats, config)  # Eq. 13
+        YW = Y @ W.T  # n x r, or r + 1
+        if semantic:
+            k = weights(Bp, W, YW, y2, floor)
+
+        Q = k[:, None] * (YW[:, :r] - _constant(W, r))
+        H = np.zeros((r, r))
         if theta:
-            V = regression(stats.C1, stats.C5, alpha / theta)  # Eq. 9
-            Q += theta * (Z @ V.T)
-            H += theta * (V @ V.T)
-        if mu:
-            F += mu * P
-        if beta or mu:
-            Q += phi @ F  # n x r
-        B = descend(B, Q, k, without_diagonal(W @ W.T), without_diagonal(H), config.sweeps)
+            V = V_of(stats, config)  # Eq. 9
+            Q += theta * (Z @ V[:r].T - _constant(V, r))
+            H += theta * (V[:r] @ V[:r].T)
+        if aim is not None:
+            Q += mu / r * aim
+        else:
+            stats = stats.with_codes(B, phi)
+            F = np.zeros((phi.shape[1], r))  # what φ is multiplied with: βUᵀ + μP
+            if beta:
+                U = regression(stats.C1, stats.C2, alpha / beta)  # Eq. 6
+                F += beta * U.T
+                H += beta * (U @ U.T)
+            if mu:
+                F += mu * cho_solve(C3_factor, stats.C4, check_finite=False)  # Eq. 8
+            if beta or mu:
+                Q += phi @ F  # n x r
+        HW, H = without_diagonal(W[:r] @ W[:r].T), without_diagonal(H)
+        new = descend(B[given:], Q[given:], k[given:], HW, H, config.sweeps)
+        B = np.vstack([B[:given], new]) if given else new
 
     if config.refresh_statistics:
-        stats = base.with_codes(B, phi, Z).with_weights(B, weights(B, W, YW, y2), Y)
-        P = cho_solve(C3_factor, stats.C4, check_finite=False)
+        Bp = explaining(B)
+        stats = base.with_words(Bp, Z).with_codes(B, phi).with_weights(Bp, weights(Bp, W, YW, y2, floor), Y)
+    P = cho_solve(C3_factor, stats.C4, check_finite=False)
     return Round(B=B, P=P, W=W, stats=stats)
 
 
-def sparing(r: int) -> Matrix:
-    """The ridge's share of each row of V and W: it spares the constant row, but for solvability. (r + 1,)."""
-    return np.append(np.ones(r), 1e-6)
-
-
-def energy_V(C1: Matrix, C5: Matrix, alpha: float) -> Matrix:
-    """V (r + 1, f) of an energy round (Eq. 9); the constant column of B⁺ counts the tagged items."""
-    return regression(C1, C5, alpha * max(C1[-1, -1], 1.0) * sparing(len(C1) - 1))
-
-
-def learn_energy_round(
-    G: Matrix, Y: csr_array, Z: Matrix, tagged: Matrix, W0: Matrix | None, past: Statistics, config: WOHConfig
-) -> tuple[Matrix, Matrix, Statistics]:
-    """The same steps with every block in units of its own energy, from a given aim G of the codes.
-
-    Three things differ from `learn_round`; docs/adaptive.md says why. The codes B⁺ = [B, 1] that explain
-    tags and word vectors have a constant column, whose row of V and W is not penalised. The hash function's
-    prediction in Q is not made anew in the loop: it is the fixed aim G. Items without tags take part in
-    neither V nor W.
-
-    Parameters
-    ----------
-    G : (n, r)
-        What features and tags ask of each bit; codes start at its sign.
-    Y, Z : (n, c) CSR, (n, f)
-        Tag rows of length 1 and word vectors of mean energy 1; zeros where `tagged` is 0.
-    tagged : (n,)
-        1 for items with a known tag, else 0.
-    W0 : (r + 1, c) or None
-        W of the round before; None in round 1.
-    past : Statistics
-        Of the rounds before, C1, C5, D1, D2 with r + 1 rows; C2 and C3 are the caller's.
-
-    Returns
-    -------
-    B : (n, r)
-        Final codes.
-    W : (r + 1, c)
-        Codes to tags.
-    stats : Statistics
-        C1, C5, D1, D2 of the final codes.
-    """
-    r = G.shape[1]
-    free = sparing(r)
-    y2 = squared_lengths(Y)
-    B = sign(G)
-    W = np.zeros((r + 1, Y.shape[1])) if W0 is None else W0
-    YW = Y @ W.T
-
-    def explaining(B: Matrix) -> Matrix:
-        return np.column_stack([B, np.ones(len(B))]) * tagged[:, None]  # B+, n x (r + 1)
-
-    def k_of(Bp: Matrix, W: Matrix, YW: Matrix) -> Matrix:
-        return tagged * weights(Bp, W, YW, y2, UNIT_FLOOR)
-
-    for iteration in range(config.iterations):
-        Bp = explaining(B)
-        V = energy_V(past.C1 + Bp.T @ Bp, past.C5 + Bp.T @ Z, config.alpha)
-        k = tagged if W0 is None and not iteration else k_of(Bp, W, YW)
-        stats = past.with_weights(Bp, k, Y)
-        energy = max(float(np.trace(stats.D1)) / (r + 1), 1e-12)
-        W = regression(stats.D1, stats.D2, config.alpha * energy * free)  # Eq. 13
-        YW = Y @ W.T  # n x (r + 1)
-        k = k_of(Bp, W, YW)
-        VV, WW = V @ V.T, W @ W.T
-        Q = config.mu / r * G
-        Q += config.theta * tagged[:, None] * (Z @ V[:r].T - VV[-1, :r])
-        Q += k[:, None] * (YW[:, :r] - WW[-1, :r])
-        HW, H = without_diagonal(WW[:r, :r]), config.theta * without_diagonal(VV[:r, :r])
-        B = descend(B, Q, k, HW, H, config.sweeps, tagged)
-
-    Bp = explaining(B)
-    final = past.with_weights(Bp, k_of(Bp, W, YW), Y)
-    return B, W, replace(final, C1=past.C1 + Bp.T @ Bp, C5=past.C5 + Bp.T @ Z)
+def _constant(M: Matrix, r: int) -> Matrix:
+    """What the constant column adds to each bit's part in Q, zeros where there is none: (r,)."""
+    return np.asarray((M[r:] @ M[:r].T).sum(axis=0))

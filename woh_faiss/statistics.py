@@ -36,6 +36,8 @@ class Statistics:
         Σ Bᵀ diag(k) Y.
     n : int
         Items accumulated.
+
+    With a semantic start C1, C5, D1 and D2 are of B⁺ = [B, 1] and have one row more.
     """
 
     C1: Matrix
@@ -47,15 +49,16 @@ class Statistics:
     n: int
 
     @classmethod
-    def zero(cls, *, r: int, m: int, f: int, c: int) -> Statistics:
-        """The statistics of nothing: r bits, m anchors, word vectors of width f, c tags."""
+    def zero(cls, *, r: int, m: int, f: int, c: int, constant: bool = False) -> Statistics:
+        """The statistics of nothing: r bits, m anchors, word vectors of width f, c tags; of B⁺ on demand."""
+        p = r + constant
         return cls(
-            C1=np.zeros((r, r)),
+            C1=np.zeros((p, p)),
             C2=np.zeros((r, m)),
             C3=np.zeros((m, m)),
-            C5=np.zeros((r, f)),
-            D1=np.zeros((r, r)),
-            D2=np.zeros((r, c)),
+            C5=np.zeros((p, f)),
+            D1=np.zeros((p, p)),
+            D2=np.zeros((p, c)),
             n=0,
         )
 
@@ -68,15 +71,13 @@ class Statistics:
         """After adding a chunk's φ (n, m) to C3: the part of a round that does not depend on B."""
         return replace(self, C3=self.C3 + phi.T @ phi)  # m x m
 
-    def with_codes(self, B: Matrix, phi: Matrix, Z: Matrix) -> Statistics:
-        """After adding codes B (n, r) of items with features φ (n, m) and word vectors Z (n, f)."""
-        return replace(
-            self,
-            C1=self.C1 + B.T @ B,  # r x r
-            C2=self.C2 + B.T @ phi,  # r x m
-            C5=self.C5 + B.T @ Z,  # r x f
-            n=self.n + len(B),
-        )
+    def with_codes(self, B: Matrix, phi: Matrix) -> Statistics:
+        """After adding codes B (n, r) of items with features φ (n, m) to C2."""
+        return replace(self, C2=self.C2 + B.T @ phi, n=self.n + len(B))  # r x m
+
+    def with_words(self, B: Matrix, Z: Matrix) -> Statistics:
+        """After adding codes B (n, r) of items with word vectors Z (n, f) to C1 and C5."""
+        return replace(self, C1=self.C1 + B.T @ B, C5=self.C5 + B.T @ Z)  # r x r, r x f
 
     def with_weights(self, B: Matrix, k: Matrix, Y: csr_array) -> Statistics:
         """After adding the weighted terms of B (n, r), weights k (n,) and tags Y (n, c), CSR."""

@@ -228,6 +228,8 @@ class Vocabulary:
                 "restore the index"
             )
         E = np.frombuffer(b"".join(vector for *_, vector in admitted), "<f8").astype(np.float64)
+        if not np.isfinite(E).all():
+            raise StoreError("the catalogue's tag vectors are not finite; restore the index")
         return cls(
             min_count,
             tuple(tag for _, tag, _ in admitted),

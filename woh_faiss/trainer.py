@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -11,12 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from . import codes, validate
-from .adaptive import Adaptive, Past, learn_adaptive_round
+from .adaptive import Start, remembered, semantic_start
 from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError, NotFittedError
 from .hasher import Hasher
 from .kernel import Kernel, Matrix
+from .memory import Adaptive, Learned
 from .solver import learn_round, sign
 from .statistics import Statistics, widen
 from .tags import Vocabulary
@@ -82,7 +82,7 @@ class WOH:
         self.W0 = W0
         self.rounds_ = 0
         self.vocabulary_ = Vocabulary(self.config.min_count)
-        self._learned: _Learned | None = None
+        self._learned: Learned | None = None
 
     @property
     def hasher_(self) -> Hasher:
@@ -96,7 +96,7 @@ class WOH:
         return self._fitted.hasher
 
     @property
-    def _fitted(self) -> _Learned:
+    def _fitted(self) -> Learned:
         if self._learned is None:
             raise NotFittedError("no round was learned yet; call partial_fit with features and tags first")
         return self._learned
@@ -162,8 +162,7 @@ class WOH:
         Y, Z_tags, trained = vocabulary.matrices(chunk.tags)
         Zs = Z_tags if Z is None else _checked("Z", Z, (len(chunk), None))
         if trained.any():
-            round_ = self._random_round if config.start == "random" else self._semantic_round
-            learned, packed = round_(chunk.features, Y, Zs, trained, vocabulary, B0)
+            learned, packed = self._round(chunk.features, Y, Zs, trained, vocabulary, B0)
         elif self._learned is None:
             raise InputError(
                 f"none of the {len(chunk)} items of the first chunk has a tag that was seen "
@@ -177,38 +176,7 @@ class WOH:
         self._learned, self.codes_, self.trained_ = learned, packed, trained
         return self
 
-    def _random_round(
-        self,
-        X: NDArray[Any],
-        Y: csr_array,
-        Z: Matrix,
-        trained: NDArray[np.bool_],
-        _: Vocabulary,
-        B0: ArrayLike | None,
-    ) -> tuple[_Learned, NDArray[np.uint8]]:
-        """One more round of the paper's; items without a known tag are encoded by what it has learned."""
-        config, r, c, f = self.config, self.config.bits, Y.shape[1], Z.shape[1]
-        rng = np.random.default_rng((config.seed, self.rounds_ + 1))
-        anchors: NDArray[Any] | None
-        if self._learned is None:
-            drawn = self._first_anchors(X, rng)
-            kernel, anchors = Kernel.fit(X, drawn), drawn
-            past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c)
-            W = rng.standard_normal((r, c)) if self.W0 is None else _checked("W0", self.W0, (r, c))
-        else:
-            anchors, kernel = self._learned.anchors, self._learned.hasher.kernel
-            past, W = self._learned.stats.widened(c), widen(self._learned.W, c)
-            _same_width(f, past.C5.shape[1])
-        n = int(trained.sum())
-        B = rng.standard_normal((n, r)) if B0 is None else _checked("B0", B0, (len(X), r))[trained]
-        done = learn_round(kernel.map(X[trained]), Y[trained], Z[trained], sign(B), W, past, config)
-        hasher = Hasher(kernel, done.P)
-        packed = np.empty((len(X), r // 8), np.uint8)
-        packed[trained] = codes.pack(done.B)
-        packed[~trained] = hasher.encode(X[~trained])
-        return _Learned(hasher, done.W, done.stats, None, anchors), packed
-
-    def _semantic_round(
+    def _round(
         self,
         X: NDArray[Any],
         Y: csr_array,
@@ -216,21 +184,62 @@ class WOH:
         trained: NDArray[np.bool_],
         vocabulary: Vocabulary,
         B0: ArrayLike | None,
-    ) -> tuple[_Learned, NDArray[np.uint8]]:
-        """One more round with a semantic start; items without a known tag take part in the hash function."""
-        if B0 is not None or self.W0 is not None:
-            raise InputError(
-                'B0 and W0 are given, expected neither with a semantic start; use start="random"'
+    ) -> tuple[Learned, NDArray[np.uint8]]:
+        """One more round, and the chunk's codes; those of items that took no part are the new function's."""
+        config, known = self.config, self._learned
+        if known is not None:
+            _same_width(Z.shape[1], known.stats.C5.shape[1])
+        rng = np.random.default_rng((config.seed, self.rounds_ + 1))
+        anchors: NDArray[Any] | None = None
+        if config.start == "random":
+            start, anchors = self._random_start(X, Y, Z, B0, trained, rng)
+        else:
+            if B0 is not None or self.W0 is not None:
+                raise InputError(
+                    'B0 and W0 are given, expected neither with a semantic start; use start="random"'
+                )
+            A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
+            bare = X[~trained]
+            start = semantic_start(
+                X[trained], Y[trained], Z[trained], vocabulary.df, known, bare, config, rng, A
             )
-        past, known = None, self._learned
-        if known is not None and (memory := known.memory) is not None:
-            past = Past(known.hasher.kernel, known.W, known.stats, memory)
-            _same_width(Z.shape[1], len(memory.side.z_mean))
-        A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
-        done = learn_adaptive_round(X, Y, Z, trained, vocabulary.df, past, self.config, self.rounds_, A)
-        anchors = None if len(done.memory.x) else done.kernel.A.astype(np.float32)
-        learned = _Learned(Hasher(done.kernel, done.P), done.W, done.stats, done.memory, anchors)
-        return learned, codes.pack(done.B)
+        done = learn_round(
+            start.phi, start.Y, start.Z, start.B0, start.W0, start.past, config,
+            aim=start.aim, given=start.given,
+        )  # fmt: skip
+        memory = remembered(start, done, config.anchors if self.A is None else 0)
+        if memory is not None and memory.early is None:
+            anchors = start.kernel.A.astype(np.float32)
+        hasher = Hasher(start.kernel, done.P)
+        packed = np.empty((len(X), config.bits // 8), np.uint8)
+        packed[trained] = codes.pack(done.B[start.given :])
+        packed[~trained] = hasher.encode(X[~trained])
+        return Learned(hasher, done.W, done.stats, memory, anchors), packed
+
+    def _random_start(
+        self,
+        X: NDArray[Any],
+        Y: csr_array,
+        Z: Matrix,
+        B0: ArrayLike | None,
+        rows: NDArray[np.bool_],
+        rng: np.random.Generator,
+    ) -> tuple[Start, NDArray[Any] | None]:
+        """The paper's: random codes, and in round 1 a random W; and the anchors."""
+        r, c = self.config.bits, Y.shape[1]
+        anchors: NDArray[Any] | None
+        if self._learned is None:
+            drawn = self._first_anchors(X, rng)
+            kernel, anchors = Kernel.fit(X, drawn), drawn
+            past = Statistics.zero(r=r, m=len(kernel.A), f=Z.shape[1], c=c)
+            W = rng.standard_normal((r, c)) if self.W0 is None else _checked("W0", self.W0, (r, c))
+        else:
+            kernel, anchors = self._learned.hasher.kernel, self._learned.anchors
+            past, W = self._learned.stats.widened(c), widen(self._learned.W, c)
+        n = int(rows.sum())
+        B = rng.standard_normal((n, r)) if B0 is None else _checked("B0", B0, (len(X), r))[rows]
+        phi = kernel.map(X[rows])
+        return Start(kernel, phi, Y[rows], Z[rows], sign(B), W, past), anchors
 
     def _first_anchors(self, X: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         if self.A is not None:
@@ -268,21 +277,8 @@ class WOH:
         woh.rounds_ = int(state["rounds"])
         memory = Adaptive.from_arrays(state) if config.start == "semantic" else None
         hasher = Hasher.from_arrays(state, anchors)
-        woh._learned = _Learned(
-            hasher, np.asarray(state["W"]), Statistics.from_arrays(state), memory, anchors
-        )
+        woh._learned = Learned(hasher, np.asarray(state["W"]), Statistics.from_arrays(state), memory, anchors)
         return woh
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Learned:
-    """What rounds have left: hash function, W, statistics, the semantic start's memory, final anchors."""
-
-    hasher: Hasher
-    W: Matrix
-    stats: Statistics
-    memory: Adaptive | None
-    anchors: NDArray[Any] | None
 
 
 def _same_width(f: int, fitted: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import pickle
 import re
 import tempfile
 import warnings
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from . import validate
 from .errors import InputError
+from .saved_vectors import read_saved
 
 _EXPECTED = (
     "expected word2vec text or binary, GloVe or fastText .vec text (each may be gzipped), "
@@ -31,8 +31,10 @@ _REFUSED = {
     re.escape((793712314).to_bytes(4, "little")): "a fastText model; give the .vec text that lies beside it",
     rb"\xef\xbb\xbf": "text with a byte order mark; save it as UTF-8 without one",
 }
-#: Longest line read to tell a format: far beyond any real row of numbers.
+#: Longest line or word: far beyond any real one, and what is read to tell a format.
 _SAMPLE = 1 << 20
+#: Text and float32 pack 2 to 3 times; what unpacks to more than both of these is a bomb, not vectors.
+_BOMB_RATIO, _BOMB_BYTES = 100, 64 << 20
 
 
 def read(path: Path, limit: int | None, unicode_errors: str) -> tuple[dict[str, int], NDArray[Any]]:
@@ -55,14 +57,48 @@ def read(path: Path, limit: int | None, unicode_errors: str) -> tuple[dict[str, 
     if re.match(rb"\x80[\x02-\x05]", head):
         if zipped:
             raise InputError("it is a gzipped pickle; unpack it first")
-        return _read_saved(path, limit)
+        return read_saved(path, limit)
     with _stream(path, zipped) as stream:
         layout = _inspect(stream, limit, unicode_errors)
     return _read_with_gensim(path, zipped, layout, unicode_errors)
 
 
 def _stream(path: Path, zipped: bool) -> IO[bytes]:
-    return io.BufferedReader(gzip.open(path)) if zipped else path.open("rb")
+    if not zipped:
+        return path.open("rb")
+    limit = max(_BOMB_BYTES, _BOMB_RATIO * path.stat().st_size)
+    return io.BufferedReader(_Bounded(gzip.open(path), limit))
+
+
+class _Bounded(io.RawIOBase):
+    """A gzipped file that gives no more than its first `limit` bytes."""
+
+    def __init__(self, file: gzip.GzipFile, limit: int) -> None:
+        self._file, self._limit = file, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any, /) -> int:
+        n = self._file.readinto(buffer)
+        if self._file.tell() > self._limit:
+            raise InputError(
+                f"it unpacks to more than {_BOMB_RATIO} times its size; if that is meant, unpack it first"
+            )
+        return n
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _Layout(NamedTuple):
@@ -120,9 +156,11 @@ def _is_row(line: bytes, f: int) -> bool:
 def _count_text(stream: IO[bytes], f: int, first_line: int, stop: int | None, unicode_errors: str) -> int:
     """Words in the lines of `stream`, at most `stop`; each line is looked at but for its numbers' sake."""
     words = blank = 0
-    for number, line in enumerate(stream, first_line):
+    for number, line in enumerate(iter(lambda: stream.readline(_SAMPLE), b""), first_line):
         if words == stop:
             break
+        if len(line) == _SAMPLE:
+            raise InputError(f"line {number} is longer than {_SAMPLE} bytes; {_EXPECTED}")
         line = line.rstrip()
         if not line:
             blank = blank or number
@@ -153,6 +191,8 @@ def _count_binary(stream: IO[bytes], f: int, stop: int | None) -> tuple[int, int
         if words == stop:
             return words, 0
         rest = rest[at:]
+        if len(rest) > size + 2 * _SAMPLE:  # a word without end
+            break
     return words, len(rest.strip())
 
 
@@ -165,6 +205,7 @@ def _read_with_gensim(
     # gensim unpacks by extension: give it a link whose extension is the content's.
     with tempfile.TemporaryDirectory(prefix="woh-faiss-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # no_header opens the file twice and closes it once
+        warnings.simplefilter("ignore", RuntimeWarning)  # a number beyond float32: refused as infinite
         link = Path(folder) / ("words.gz" if zipped else "words")
         link.symlink_to(path.resolve())
         try:
@@ -180,8 +221,9 @@ def _read_with_gensim(
         except ValueError:
             with _stream(path, zipped) as stream:
                 lines = enumerate(stream, 1)
-                bad = next(n for n, line in lines if n > layout.header and not _is_row(line, layout.f))
-            problem = f"line {bad} holds something that is not a number"
+                rows = ((n, line) for n, line in lines if n > layout.header)
+                bad = next((f"line {n}" for n, line in rows if not _is_row(line, layout.f)), "a line")
+            problem = f"{bad} holds something that is not a number"
     if problem:  # raised here, it does not keep gensim's open file alive
         raise InputError(problem)
     return model.key_to_index, model.vectors
@@ -189,53 +231,6 @@ def _read_with_gensim(
 
 def _not_utf8(where: str) -> str:
     return f"{where} is not UTF-8; convert the file, or open it with unicode_errors 'replace' or 'ignore'"
-
-
-#: All that a KeyedVectors saved by gensim >= 4 refers to. Exact names: gensim's unpickle() is within reach
-#: of gensim.models.keyedvectors, so that a rule by module would let a file run what it likes.
-_SAFE = {("gensim.models.keyedvectors", "KeyedVectors"), ("numpy", "ndarray"), ("numpy", "dtype")} | {
-    (f"numpy.{core}.{module}", name)
-    for core in ("core", "_core")
-    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
-}
-
-
-class _Restricted(pickle.Unpickler):
-    """Loads nothing outside `_SAFE`, so that a file can make arrays and a KeyedVectors and run nothing."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _SAFE:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
-        return super().find_class(module, name)
-
-
-def _read_saved(path: Path, limit: int | None) -> tuple[dict[str, int], NDArray[Any]]:
-    """A KeyedVectors saved by gensim. Its own load() is not used: it unpickles whatever it finds."""
-    from gensim.models import KeyedVectors
-
-    try:
-        with path.open("rb") as file:
-            saved = _Restricted(file).load()
-        if not isinstance(saved, KeyedVectors):
-            raise TypeError(f"it holds a {type(saved).__name__}")
-        state = vars(saved)
-        index, vectors = state["key_to_index"], state.get("vectors")
-        if vectors is None:  # large ones lie beside the file
-            beside = path.with_name(f"{path.name}.vectors.npy")
-            vectors = np.load(beside, mmap_mode="r", allow_pickle=False)
-        if vectors.ndim != 2 or vectors.dtype.kind != "f" or not vectors.size:
-            raise ValueError(f"its vectors are {vectors.dtype} of shape {vectors.shape}")
-        if sorted(index.values()) != list(range(len(vectors))):
-            raise ValueError(f"its {len(index)} words are not those of its {len(vectors)} vectors")
-    except FileNotFoundError as error:
-        raise InputError(f"{error.filename} is missing; keep the two in one folder") from None
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise InputError(
-            f"it is a pickle that is not opened ({error}); only a KeyedVectors saved by gensim >= 4 is: "
-            "save the vectors with save_word2vec_format instead"
-        ) from error
-    stop = len(vectors) if limit is None else limit
-    return {word: at for word, at in index.items() if at < stop}, vectors[:stop]
 
 
 def refuse_not_finite(index: dict[str, int], vectors: NDArray[Any]) -> None:

@@ -58,7 +58,7 @@ class WordVectors:
             No such file, another format, a damaged one, a header that miscounts, a line with too few
             or too many numbers, or a vector that is not finite.
         """
-        path = Path(path)
+        path = Path(os.fsdecode(path))
         if limit is not None:
             limit = validate.neighbours(limit, "limit")
         if unicode_errors not in UNICODE_ERRORS:

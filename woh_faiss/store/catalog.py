@@ -1,177 +1,23 @@
-"""The catalogue: SQLite connections, their errors in words, and what the tables say."""
+"""What the catalogue says: every value that is read is checked here, of the type and range it must have."""
 
 from __future__ import annotations
 
-import json
-import os
+import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
-from itertools import islice
+from collections.abc import Iterable
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar
+from typing import Any
 
-from woh_faiss.errors import LockedError, StoreError, WOHError
+from woh_faiss.errors import StoreError
+from woh_faiss.validate import short
 
-from . import schema, sums
+from . import cells, schema
+from .database import moment, where_in
 from .records import Item, Round, Snapshot, State
 
-T = TypeVar("T")
-#: Values a SELECT asks for at once; far below SQLite's limit on parameters.
-BATCH = 500
-#: Seconds a reader waits for the moment in which the last writer folds up the write-ahead log.
-_READER_PATIENCE = 10.0
 
-
-_WAYS_OUT = {
-    sqlite3.SQLITE_NOTADB: "is not a catalogue; restore it from a backup, or build the index again",
-    sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a backup, or build the index again",
-    sqlite3.SQLITE_FULL: "cannot be written; free space on its disk, the index is as before",
-    sqlite3.SQLITE_READONLY: "cannot be written; check the permissions of the folder and its files",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the permissions of the folder and its files",
-    sqlite3.SQLITE_IOERR: "cannot be read or written; check its disk",
-}
-
-
-def _primary(error: sqlite3.Error) -> int:
-    """The primary result code; the extended ones keep it in their low byte."""
-    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) or 0) & 0xFF
-
-
-@contextmanager
-def failures(folder: Path, waited: float) -> Iterator[None]:
-    """SQLite's errors inside as a StoreError or LockedError that says what to do."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = _primary(error)
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise LockedError(
-                f"{folder} is being written by another process; waited {waited:g} s; "
-                "try again when that has ended, or give a longer timeout"
-            ) from error
-        way_out = _WAYS_OUT.get(code, "cannot be used; restore it from a backup, or build the index again")
-        reason = " ".join(str(error).split())[:200]
-        raise StoreError(f"{folder / schema.CATALOG} {way_out} (SQLite: {reason})") from error
-
-
-def _connect(path: Path, options: str, timeout: float) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"{path.as_uri()}?{options}", uri=True, timeout=timeout, isolation_level=None, check_same_thread=False
-    )
-
-
-def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
-    """`query`'s answer, on a read-only connection of its own: safe in threads and after a fork.
-
-    Raises
-    ------
-    StoreError
-        The catalogue is missing, damaged, or may not be read.
-    """
-    path = folder / schema.CATALOG
-    with failures(folder, _READER_PATIENCE), _sense(path):
-        try:
-            with closing(_connect(path, "mode=ro", _READER_PATIENCE)) as connection:
-                return query(connection)
-        except sqlite3.OperationalError as error:
-            # SQLite wants its two side files even to read; in a folder closed to us it cannot make them.
-            closed = _primary(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-            if not closed or os.access(folder, os.W_OK):
-                raise
-        while True:
-            _refuse_log(path)  # immutable would look past what is in there
-            before = path.stat()
-            with closing(_connect(path, "immutable=1", 0)) as connection:
-                answer = query(connection)
-            after = path.stat()
-            if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
-                _refuse_log(path)  # a writer that came meanwhile may have renamed files already
-                return answer
-
-
-@contextmanager
-def _sense(path: Path) -> Iterator[None]:
-    """Values that SQLite reads and we cannot as a StoreError: no query depends on what a user gave."""
-    try:
-        yield
-    except WOHError:
-        raise
-    except (ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise StoreError(f"{path} holds what has no meaning ({reason}); restore it from a backup") from error
-
-
-def _refuse_log(path: Path) -> None:
-    log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size:
-        raise StoreError(
-            f"{path.parent} is read-only and its last writer did not end cleanly; "
-            "open it once where it can be written"
-        )
-
-
-@contextmanager
-def locked(folder: Path, timeout: float) -> Iterator[sqlite3.Connection]:
-    """A connection that holds the writer lock (BEGIN IMMEDIATE); LockedError after `timeout` seconds."""
-    with failures(folder, timeout):
-        connection = _connect(folder / schema.CATALOG, "mode=rw", timeout)
-    with closing(connection):
-        with failures(folder, timeout):
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA secure_delete = ON")
-            connection.execute("BEGIN IMMEDIATE")
-        yield connection
-
-
-@contextmanager
-def moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Statements inside see one state, whatever is committed meanwhile."""
-    outermost = not connection.in_transaction
-    if outermost:
-        connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        if outermost and connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
-def create(path: Path, meta: dict[str, str]) -> None:
-    """A catalogue without rounds at `path`, closed: one file, with its log folded in."""
-    with closing(_connect(path, "mode=rwc", 0)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("BEGIN")
-        for statement in schema.SCHEMA:
-            connection.execute(statement)
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-        _sum_up(connection)
-        connection.execute("COMMIT")
-
-
-def _sum_up(connection: sqlite3.Connection) -> None:
-    found = sums.Sums(connection)
-    found.renew(*sums.SELECTS)
-    found.store()
-
-
-def migrate(connection: sqlite3.Connection) -> None:
-    """Make the tables of an older format this one's, within the transaction that is open."""
-    if _format(connection) == schema.FORMAT:
-        return
-    state, newest = read_state(connection), snapshot(connection)
-    for statement in schema.FROM_1:
-        connection.execute(statement)
-    state.restorable = newest.round
-    if state.anchors:  # by when they were written no one remembers; nobody goes back that far
-        state.anchors_round = newest.round
-    write_state(connection, state)
-    _sum_up(connection)
-
-
-def _format(connection: sqlite3.Connection) -> int:
+def version(connection: sqlite3.Connection) -> int:
+    """The number of the catalogue's format."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
@@ -179,18 +25,54 @@ def meta(connection: sqlite3.Connection, folder: Path) -> dict[str, str]:
     """The catalogue's few named values, after a look at whose file it is and of which format."""
     if connection.execute("PRAGMA application_id").fetchone()[0] != schema.APPLICATION_ID:
         raise sqlite3.DatabaseError("no woh-faiss catalogue")
-    if (found := _format(connection)) > schema.FORMAT:
+    if (found := version(connection)) > schema.FORMAT:
         raise StoreError(
             f"{folder} has format {found}, this package reads up to {schema.FORMAT}: upgrade woh-faiss"
         )
-    return dict(connection.execute("SELECT name, value FROM meta"))
+    if found < 1:
+        raise sqlite3.DatabaseError(f"its format is {found}")
+    rows = connection.execute("SELECT name, value FROM meta")
+    return dict(cells.all_typed("meta", rows, {"name": str, "value": str}))
+
+
+def settings(connection: sqlite3.Connection, folder: Path) -> tuple[dict[str, Any], int]:
+    """The config, and the bits of a stored code."""
+    named = meta(connection, folder)
+    d = named.get("d", "")
+    if not re.fullmatch("[0-9]{1,9}", d) or int(d) % 8 or not int(d):
+        raise sqlite3.DatabaseError(f"meta.d is {short(d)}, expected a multiple of 8")
+    return cells.parsed("meta.config", named.get("config", ""), dict), int(d)
+
+
+def _named(connection: sqlite3.Connection, name: str) -> Any:
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return None if row is None else row[0]
 
 
 def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
-    state = State.parse(connection.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()[0])
-    if _format(connection) == 1:
-        state.max_id = connection.execute("SELECT ifnull(max(max_id), -1) FROM rounds").fetchone()[0]
+    found = cells.parsed("meta.state", _named(connection, "state"), dict)
+    counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable")
+    if not set(found) <= {"models", "anchors", *counts}:
+        raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
+    if not isinstance(found.get("models"), list):
+        raise sqlite3.DatabaseError(f"meta.state is {short(found)}, expected a list of models")
+    for name in found["models"]:
+        cells.model_file("meta.state.models", name)
+    if not isinstance(found.get("anchors"), str | None):
+        raise sqlite3.DatabaseError("meta.state has anchors that are not a SHA-256")
+    for name in counts:
+        # The largest id of all is followed by one that SQLite could not hold.
+        last = name == "next_id" and found.get(name) == 2**63
+        if name in found and not (cells.is_count(found[name]) or last):
+            raise sqlite3.DatabaseError(f"meta.state.{name} is {short(found[name])}, expected {cells.COUNT}")
+    state = State(**found)
+    if state.auto_end > state.next_id:
+        raise sqlite3.DatabaseError(f"meta.state.auto_end is {state.auto_end}, beyond {state.next_id}")
+    if version(connection) == 1:
+        row = connection.execute("SELECT ifnull(max(max_id), -1) FROM rounds").fetchone()
+        (max_id,) = cells.typed("rounds", row, {"max_id": int})
+        state.next_id = max(max_id, -1) + 1
     return state
 
 
@@ -199,29 +81,32 @@ def write_state(connection: sqlite3.Connection, state: State) -> None:
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (state.text(),))
 
 
+def spent_key(connection: sqlite3.Connection) -> bytes:
+    """The key of the digests in table `spent`."""
+    found = _named(connection, schema.SPENT_KEY)
+    if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{32}", found):
+        raise sqlite3.DatabaseError(f"meta.{schema.SPENT_KEY} is {short(found)}, expected 32 hex digits")
+    return bytes.fromhex(found)
+
+
 def snapshot(connection: sqlite3.Connection) -> Snapshot:
     """The newest committed state."""
     with moment(connection):
         state = read_state(connection)
-        end = "ntotal" if _format(connection) == 1 else "end_row"
+        end = "ntotal" if version(connection) == 1 else "end_row"
         row = connection.execute(
             f"SELECT round, {end}, ntotal, model, fingerprint FROM rounds ORDER BY round DESC LIMIT 1"  # noqa: S608
         ).fetchone()
-    number, rows, ntotal, model, fingerprint = row or (0, 0, 0, None, None)
-    if not 0 <= ntotal <= rows < 2**48 or not isinstance(state.generation, int):
-        raise ValueError(f"{ntotal} items in {rows} rows, generation {state.generation}")
+    kinds = cells.some(cells.ROUND, "round", "end_row", "ntotal", "model", "fingerprint")
+    number, rows, ntotal, model, fingerprint = cells.typed("rounds", row or (0, 0, 0, None, None), kinds)
+    if ntotal > rows or (model is None) != (fingerprint is None):
+        raise sqlite3.DatabaseError(
+            f"round {number} has {ntotal} items in {rows} rows and the model {short(model)}"
+        )
     if model is not None:
-        schema.model_round(model)  # a name of ours, and no path
-    return Snapshot(
-        number,
-        rows,
-        ntotal,
-        model,
-        fingerprint,
-        state.max_id + 1,
-        state.generation,
-        state.anchors is not None,
-    )
+        cells.model_file("rounds.model", model)
+    kept = state.anchors is not None
+    return Snapshot(number, rows, ntotal, model, fingerprint, state.next_id, state.generation, kept)
 
 
 def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
@@ -229,42 +114,30 @@ def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
     if seen.rows == seen.ntotal:
         return []
     select = "SELECT row FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
-    return [row for (row,) in connection.execute(select, (seen.rows, seen.round))]
+    found = connection.execute(select, (seen.rows, seen.round))
+    dead = [row for (row,) in cells.all_typed("removed", found, {"row": cells.COUNT})]
+    if len(dead) != seen.rows - seen.ntotal:
+        raise sqlite3.DatabaseError(
+            f"{len(dead)} rows are removed, and {seen.ntotal} of {seen.rows} are left"
+        )
+    return dead
 
 
 def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]:
     """Rounds `first` to `last`."""
     columns = ", ".join(Round.__slots__)
-    if _format(connection) == 1:
+    if version(connection) == 1:
         columns = columns.replace(" removed,", " 0,").replace(" end_row,", " ntotal,")
     select = f"SELECT {columns} FROM rounds WHERE round BETWEEN ? AND ? ORDER BY round"  # noqa: S608
-    rows = connection.execute(select, (first, last)).fetchall()
-    _demand(all(isinstance(value, (int, float)) for row in rows for value in (*row[:2], *row[3:9], row[-2])))
-    return [Round(*(*row[:-1], None if row[-1] is None else json.loads(row[-1]))) for row in rows]
+    rows = cells.all_typed("rounds", connection.execute(select, (first, last)), cells.ROUND)
+    return [Round(*(*row[:-1], cells.numbers("rounds.health", row[-1]))) for row in rows]
 
 
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
     """(column, tag, count, vector) of every tag, by column; those without one last."""
-    rows = connection.execute(
-        'SELECT "column", tag, count, vector FROM tags ORDER BY "column" IS NULL, "column", tag'
-    ).fetchall()
-    _demand(all(isinstance(tag, str) and isinstance(count, int) for _, tag, count, _ in rows))
-    return rows
-
-
-def batches(values: Iterable[T]) -> Iterator[list[T]]:
-    """`values` in lists of at most BATCH."""
-    rest = iter(values)
-    while batch := list(islice(rest, BATCH)):
-        yield batch
-
-
-def where_in(
-    connection: sqlite3.Connection, statement: str, values: Iterable[Any]
-) -> Iterator[tuple[Any, ...]]:
-    """Rows of `statement` (which ends in IN) for the values, a batch at a time."""
-    for batch in batches(values):
-        yield from connection.execute(f"{statement} ({', '.join('?' * len(batch))})", batch)
+    select = 'SELECT "column", tag, count, vector FROM tags ORDER BY "column" IS NULL, "column", tag'
+    kinds = cells.some(cells.TAG, "column", "tag", "count", "vector")
+    return cells.all_typed("tags", connection.execute(select), kinds)
 
 
 def items(
@@ -278,22 +151,14 @@ def items(
     wanted = list(values)
     with moment(connection):
         stale = read_state(connection).generation != seen.generation
-        select = f"SELECT id, row, key, tags, round FROM items WHERE {column} IN"  # noqa: S608
-        rows = list(where_in(connection, select, wanted))
-        if _format(connection) > 1:
-            select = f"SELECT id, row, key, tags, round, removed FROM removed WHERE {column} IN"  # noqa: S608
-            gone = where_in(connection, select, wanted)
+        select = f"SELECT row, id, key, tags, round FROM items WHERE {column} IN"  # noqa: S608
+        rows = cells.all_typed("items", where_in(connection, select, wanted), cells.ITEM)
+        if version(connection) > 1:
+            select = f"SELECT row, id, key, tags, round, removed FROM removed WHERE {column} IN"  # noqa: S608
+            gone = cells.all_typed("removed", where_in(connection, select, wanted), cells.REMOVED)
             rows += [row[:5] for row in gone if stale or row[5] > seen.round]
-    found = [
-        Item(id_, row, key, [] if tags_ is None else json.loads(tags_), number)
-        for id_, row, key, tags_, number in rows
-        if stale or 0 <= row < seen.rows
-    ]
-    _demand(all(isinstance(item.key, (str, NoneType)) and isinstance(item.tags, list) for item in found))
-    return found, stale
-
-
-def _demand(sound: bool) -> None:
-    """Columns of SQLite hold any type, and what was damaged might have another."""
-    if not sound:
-        raise ValueError("a value of another type than was written")
+    return [
+        Item(id_, row, key, cells.texts("items.tags", tags_), number)
+        for row, id_, key, tags_, number in rows
+        if stale or row < seen.rows
+    ], stale

@@ -8,7 +8,6 @@ the old ones.
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.errors import InputError
+from woh_faiss.errors import InputError, StoreError
 
-from . import codefile, files, schema
+from . import catalog, cells, codefile, database, files, schema, spent
 from .writing import Writing
 
 #: Rows read, written or summed at a time.
 _BLOCK = 1 << 18
+#: What is changed as a whole.
+_TABLES = ("rounds", "items", "removed", "tags", "undo")
 
 
 def compact(writing: Writing) -> int:
@@ -32,31 +33,59 @@ def compact(writing: Writing) -> int:
     Returns how many rows went; `scrub` must follow.
     """
     run, rows = writing.connection, writing.snapshot.rows
-    dead = [row for (row,) in run.execute("SELECT row FROM removed")]
+    with database.failures(writing.folder, 0):
+        dead = catalog.dead_rows(run, writing.snapshot)
     if not dead:
         return 0
     alive = np.ones(rows, np.bool_)
     alive[dead] = False
+    first = dead[0]  # rows before it stay where they are
     with writing.committing() as (ledger, state):
+        ledger.check(*_TABLES)
+        rounds = _places(writing, alive, first)
         state.generation += 1
         codes, ids = _rewritten(writing, alive, state.generation)
         _forget_tags(run)
+        select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
+        erased = cells.all_typed("removed", run.execute(select, (state.auto_end,)), {"id": cells.COUNT})
+        ledger.spend(spent.digests(run, (id_ for (id_,) in erased)))
         run.execute("DELETE FROM removed")
-        first = int(np.flatnonzero(~alive)[0])  # rows before it stay where they are
         for start in range(first, len(ids), _BLOCK):
             names = ids[start : start + _BLOCK].tolist()
             run.executemany(
                 "UPDATE items SET row = ? WHERE id = ?", zip(range(start, rows), names, strict=False)
             )
-        ends = np.concatenate([[0], np.cumsum(alive)])
-        for number, a, b in run.execute("SELECT round, first_row, end_row FROM rounds").fetchall():
-            a, b = int(ends[a]), int(ends[b])
-            run.execute(
-                "UPDATE rounds SET first_row = ?, end_row = ?, checksum = ? WHERE round = ?",
-                (a, b, checksum(codes[a:b], ids[a:b]), number),
-            )
-        ledger.renew("rounds", "items", "removed", "tags", "undo")
+        for number, a, b, lost in rounds:
+            run.execute("UPDATE rounds SET first_row = ?, end_row = ? WHERE round = ?", (a, b, number))
+            if lost:
+                new = checksum(codes[a:b], ids[a:b])
+                run.execute("UPDATE rounds SET checksum = ? WHERE round = ?", (new, number))
+        ledger.renew(*_TABLES)
     return len(dead)
+
+
+def _places(writing: Writing, alive: NDArray[np.bool_], first: int) -> list[tuple[int, int, int, bool]]:
+    """Round, its new first row and end, and whether it loses rows, of the rounds with rows after `first`.
+
+    StoreError where one that loses rows is not what was written: its new checksum would hide that.
+    """
+    codes, ids = mapped(writing.folder / schema.CODES, writing.folder / schema.IDS, writing.d, len(alive))
+    ends, found = np.concatenate([[0], np.cumsum(alive)]), []
+    for done in catalog.rounds(writing.connection, 1, writing.snapshot.round):
+        if done.end_row <= first:
+            continue
+        if not done.first_row <= done.end_row <= len(alive):
+            raise sqlite3.DatabaseError(f"round {done.round} has rows that are not there")
+        rows = slice(done.first_row, done.end_row)
+        a, b = int(ends[done.first_row]), int(ends[done.end_row])
+        lost = b - a < done.end_row - done.first_row
+        if lost and checksum(codes[rows], ids[rows]) != done.checksum:
+            raise StoreError(
+                f"{writing.folder / schema.CODES} or {schema.IDS}: the bytes of round {done.round} are not "
+                "what was written; restore both from a backup ('woh-index verify' tells all faults)"
+            )
+        found.append((done.round, a, b, lost))
+    return found
 
 
 def scrub(connection: sqlite3.Connection, timeout: float) -> bool:
@@ -87,8 +116,9 @@ def rollback(writing: Writing, number: int) -> None:
         raise InputError(
             f"round is {number}, expected 0 or more and an earlier one than the newest, {old.round}"
         )
-    found = run.execute("SELECT end_row, model FROM rounds WHERE round = ?", (number,)).fetchone()
-    end, model = found or (0, None)
+    with database.failures(writing.folder, 0):
+        found = catalog.rounds(run, number, number)
+    end, model = (found[0].end_row, found[0].model) if found else (0, None)
     if number < earliest or not (model is None or model in writing.state.models):
         raise InputError(
             f"round {number} cannot be restored, its model is not kept any more; "
@@ -97,6 +127,7 @@ def rollback(writing: Writing, number: int) -> None:
     alive = np.zeros(old.rows, np.bool_)
     alive[:end] = True
     with writing.committing() as (ledger, state):
+        ledger.check(*_TABLES)
         state.generation += 1
         _rewritten(writing, alive, state.generation)
         run.execute("DELETE FROM items WHERE row >= ?", (end,))
@@ -113,7 +144,7 @@ def rollback(writing: Writing, number: int) -> None:
         state.models = [name for name in state.models if schema.model_round(name) <= number]
         if state.anchors_round > number:
             state.anchors, state.anchors_round = None, 0
-        ledger.renew("rounds", "items", "removed", "tags", "undo")
+        ledger.renew(*_TABLES)
 
 
 def checksum(codes: NDArray[np.uint8], ids: NDArray[np.int64]) -> str:
@@ -169,7 +200,7 @@ def _forget_tags(run: sqlite3.Connection) -> None:
 
 def _tags_of(run: sqlite3.Connection, table: str) -> set[str]:
     rows = run.execute(f"SELECT tags FROM {table} WHERE tags IS NOT NULL")  # noqa: S608
-    return {tag for (text,) in rows for tag in json.loads(text)}
+    return {tag for (text,) in rows for tag in cells.texts(f"{table}.tags", text)}
 
 
 def _restore_tags(run: sqlite3.Connection, number: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, codefile, files, schema
+from . import codefile, database, files, migration, schema
 from .records import State
 
 
@@ -22,7 +22,7 @@ def create(folder: Path, config: dict[str, Any], d: int) -> None:
         text = json.dumps(config)
     except (TypeError, ValueError) as error:
         raise InputError(f"config cannot be stored as JSON: {error}") from error
-    with files.failures(folder, "create"), catalog.failures(folder, 0):
+    with files.failures(folder, "create"), database.failures(folder, 0):
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"{folder} is a file; choose another path for the index folder")
         with files.step("make folder"):
@@ -33,7 +33,7 @@ def create(folder: Path, config: dict[str, Any], d: int) -> None:
             # The catalogue gets its name last: until then there is no index here.
             unnamed = folder / (schema.CATALOG + files.TEMPORARY)
             with files.step(f"write {schema.CATALOG}"):
-                catalog.create(unnamed, {"config": text, "d": str(d), "state": State().text()})
+                migration.create(unnamed, {"config": text, "d": str(d), "state": State().text()})
             files.sync_folder(folder)
             with files.step(f"rename {schema.CATALOG}"):
                 unnamed.replace(folder / schema.CATALOG)

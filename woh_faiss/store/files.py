@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,9 +70,10 @@ def sync_folder(folder: Path) -> None:
 
 def publish(unfinished: Path, final: Path) -> None:
     """The folder `unfinished` under its own name, which survives a power cut once this returns."""
-    with step(f"rename {final.name}"):
-        unfinished.rename(final)
-    sync_folder(final.parent)
+    with failures(final, "create"):
+        with step(f"rename {final.name}"):
+            unfinished.rename(final)
+        sync_folder(final.parent)
 
 
 def append(path: Path, end: int, array: NDArray[Any]) -> None:
@@ -119,11 +122,21 @@ def replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 
 def file_size(path: Path) -> int:
-    """Bytes of a file; StoreError if it is missing."""
+    """Bytes of a file; StoreError if it is missing, or a pipe, which would be waited on for ever."""
     try:
-        return path.stat().st_size
+        found = path.stat()
     except FileNotFoundError:
         raise StoreError(f"{path} is missing; restore it from a backup, or build the index again") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{path} is not a regular file; put the file there that belongs to the index")
+    return found.st_size
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A file for reading; StoreError if it is no regular file, FileNotFoundError if it is missing."""
+    if path.exists():
+        file_size(path)
+    return path.open("rb")
 
 
 def short(path: Path, size: int, expected: int) -> StoreError:

@@ -6,7 +6,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import catalog
+from . import cells
+from .database import where_in
 from .sums import Sums
 
 #: (column, tag, count, vector)
@@ -60,15 +61,25 @@ class Ledger:
 
     def _tags(self, tags: Iterable[str]) -> list[tuple[Any, ...]]:
         select = 'SELECT tag, "column", count, vector FROM tags WHERE tag IN'
-        return list(catalog.where_in(self._run, select, dict.fromkeys(tags)))
+        return cells.all_typed("tags", where_in(self._run, select, dict.fromkeys(tags)), cells.TAG)
 
     def forget_undo(self, restorable: int) -> None:
         """Drop what no rollback can need: it would go back beyond round `restorable`."""
-        gone = self._run.execute(
-            'SELECT round, tag, "column", count FROM undo WHERE round <= ?', (restorable,)
-        ).fetchall()
+        select = 'SELECT round, tag, "column", count FROM undo WHERE round <= ?'
+        gone = cells.all_typed("undo", self._run.execute(select, (restorable,)), cells.UNDO)
         self._run.execute("DELETE FROM undo WHERE round <= ?", (restorable,))
         self._sums.change("undo", gone=gone)
+
+    def spend(self, digests: Sequence[bytes]) -> None:
+        """Ids that are erased and not to be used again; some may be known as such."""
+        rows = [(digest,) for digest in sorted(digests)]
+        known = where_in(self._run, "SELECT digest FROM spent WHERE digest IN", sorted(digests))
+        self._sums.change("spent", gone=known, new=rows)
+        self._run.executemany("INSERT OR IGNORE INTO spent VALUES (?)", rows)
+
+    def check(self, *tables: str) -> None:
+        """DatabaseError for a table that is not as it was written."""
+        self._sums.check(*tables)
 
     def renew(self, *tables: str) -> None:
         """Tables that were changed as a whole are summed anew."""

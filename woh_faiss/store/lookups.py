@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss import validate
 from woh_faiss.errors import InputError
 
-from . import catalog
+from . import cells, database, spent
 from .ledger import ItemRow
-from .records import Snapshot
+from .records import Snapshot, State
 
 
 class Lookups:
@@ -25,15 +25,20 @@ class Lookups:
     folder: Path
     connection: sqlite3.Connection
     d: int
+    state: State
     snapshot: Snapshot
 
     def known_ids(self, ids: ArrayLike) -> NDArray[np.int64]:
         """Those of `ids` that were ever used, removed ones included, in the order given."""
         given = np.asarray(ids, dtype=np.int64)
-        # Most chunks bring ids beyond the largest one: nothing to look up.
+        # Most chunks bring ids beyond the largest one, or without a gap: nothing to look up.
         candidates = given[given < self.snapshot.next_id].tolist()
-        used = {id_ for table in ("items", "removed") for id_ in self._column(table, "id", candidates)}
-        return np.array([id_ for id_ in candidates if id_ in used], dtype=np.int64)
+        end = self.state.auto_end
+        unsure = [id_ for id_ in candidates if id_ >= end]
+        used = {id_ for table in ("items", "removed") for id_ in self._column(table, "id", unsure)}
+        with database.failures(self.folder, 0):
+            used |= spent.among(self.connection, [id_ for id_ in unsure if id_ not in used])
+        return np.array([id_ for id_ in candidates if id_ < end or id_ in used], dtype=np.int64)
 
     def known_keys(self, keys: Iterable[str | None]) -> list[str]:
         """Those of `keys` that a live item has, in the order given."""
@@ -43,23 +48,28 @@ class Lookups:
 
     def live(self, ids: Iterable[int] = (), keys: Iterable[str] = ()) -> dict[int, str | None]:
         """Ids and keys of the live items that have one of these ids or keys."""
-        with catalog.failures(self.folder, 0):
-            by_id = catalog.where_in(self.connection, "SELECT id, key FROM items WHERE id IN", ids)
-            by_key = catalog.where_in(self.connection, "SELECT id, key FROM items WHERE key IN", keys)
-            return dict(by_id) | dict(by_key)
+        with database.failures(self.folder, 0):
+            found: dict[int, str | None] = {}
+            for column, values in (("id", ids), ("key", keys)):
+                select = f"SELECT id, key FROM items WHERE {column} IN"  # noqa: S608
+                rows = database.where_in(self.connection, select, values)
+                found |= dict(cells.all_typed("items", rows, cells.some(cells.ITEM, "id", "key")))
+            return found
 
     def _column(self, table: str, column: str, values: Iterable[Any]) -> list[Any]:
         """Which values a column of a table has."""
         select = f"SELECT {column} FROM {table} WHERE {column} IN"  # noqa: S608
-        with catalog.failures(self.folder, 0):
-            return [value for (value,) in catalog.where_in(self.connection, select, values)]
+        with database.failures(self.folder, 0):
+            rows = database.where_in(self.connection, select, values)
+            return [value for (value,) in cells.all_typed(table, rows, cells.some(cells.ITEM, column))]
 
     def live_rows(self, ids: Sequence[int]) -> list[ItemRow]:
         """The rows of `items` that have these ids; InputError if one has none."""
         wanted = sorted(set(ids))
-        with catalog.failures(self.folder, 0):
+        with database.failures(self.folder, 0):
             select = "SELECT row, id, key, tags, round FROM items WHERE id IN"
-            found = list(catalog.where_in(self.connection, select, wanted))
+            rows = database.where_in(self.connection, select, wanted)
+            found: list[ItemRow] = cells.all_typed("items", rows, cells.ITEM)
         if len(found) != len(wanted):
             unknown = sorted(set(wanted) - {id_ for _, id_, *_ in found})
             raise InputError(f"id {unknown[0]} is not in {self.folder}; only what is there can be removed")

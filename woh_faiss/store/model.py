@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import os
+import hashlib
 import threading
 import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from woh_faiss import chunk_files
 from woh_faiss.errors import InputError, StoreError
+
+from . import files
 
 
 def check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -46,9 +49,19 @@ class _Held:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("rb")
+        self._file = files.open_regular(path)
         self._close = weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()  # one file position for all threads
+
+    def check(self, fingerprint: str | None) -> None:
+        """StoreError unless the SHA-256 of the file is `fingerprint`."""
+        with self._lock, files.failures(self.path.parent, "read"):
+            self._file.seek(0)
+            if hashlib.file_digest(self._file, "sha256").hexdigest() != fingerprint:
+                raise StoreError(
+                    f"{self.path} is damaged (its SHA-256 is not the one in the catalogue); "
+                    "restore it from a backup"
+                )
 
 
 class Model(_Held, Mapping[str, NDArray[Any]]):
@@ -56,47 +69,44 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._zip: zipfile.ZipFile | None = None
+        self._npz: chunk_files.Npz | None = None
 
-    def _archive(self) -> zipfile.ZipFile:
-        if self._zip is None:
-            try:
-                self._zip = zipfile.ZipFile(self._file)
-            except Exception as error:  # on damaged bytes zipfile and NumPy raise anything
-                raise self.damaged(error) from error
-        return self._zip
+    def _archive(self) -> chunk_files.Npz:
+        if self._npz is None:
+            with self.damage():
+                self._npz = chunk_files.Npz(self._file, "the archive")
+        return self._npz
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         with self._lock:
             archive = self._archive()
-            if name not in self._names(archive):
+            if name not in archive.names:
                 raise KeyError(name)
-            try:
-                # Whole first: a damaged header that asks for less would end before the CRC is compared.
-                member = io.BytesIO(archive.read(f"{name}.npy"))
-                array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-            except Exception as error:  # on damaged bytes zipfile and NumPy raise anything
-                raise self.damaged(error) from error
-            return array
+            with self.damage():
+                return archive.read(name)
 
     def __iter__(self) -> Iterator[str]:
         with self._lock:
-            return iter(self._names(self._archive()))
+            return iter(self._archive().names)
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._names(self._archive()))
+            return len(self._archive().names)
 
-    @staticmethod
-    def _names(archive: zipfile.ZipFile) -> list[str]:
-        return [name.removesuffix(".npy") for name in archive.namelist()]
+    @contextmanager
+    def damage(self) -> Iterator[None]:
+        """What goes wrong inside for want of an array, or with one, as a StoreError about this file."""
+        try:
+            yield
+        except (InputError, *_MISFITS) as error:
+            raise StoreError(
+                f"{self.path} is damaged ({_reason(error)}); "
+                "restore it from a backup, or roll back to an earlier round"
+            ) from error
 
-    def damaged(self, error: Exception) -> StoreError:
-        """What to say of the file where its content, or an array's absence, raised `error`."""
-        return StoreError(
-            f"{self.path} is damaged ({_one_line(error)}); "
-            "restore it from a backup, or roll back to an earlier round"
-        )
+
+#: What arrays of unexpected names, shapes and types make Python and NumPy raise.
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, MemoryError, OSError)
 
 
 class Npy(_Held):
@@ -106,23 +116,16 @@ class Npy(_Held):
         """The array; StoreError if the file is damaged."""
         try:
             with self._lock:
-                self._file.seek(0)
-                if (version := np.lib.format.read_magic(self._file)) != (1, 0):
-                    raise ValueError(f"version {version}")
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(self._file)
-                if dtype.hasobject:
-                    raise ValueError("Python objects")
-                order: Any = "F" if fortran else "C"
-                array = np.memmap(self._file, dtype, "r", self._file.tell(), shape, order)
-                size = os.fstat(self._file.fileno()).st_size
-                if size != array.offset + array.nbytes:
-                    raise ValueError(f"shape {shape} and dtype {dtype} do not make {size} bytes")
-                return array
-        except Exception as error:  # on damaged bytes zipfile and NumPy raise anything
+                return chunk_files.npy_of(self._file, "the array", mapped=True)
+        except InputError as error:
             raise StoreError(
-                f"{self.path} cannot be read ({_one_line(error)}); restore it from a backup"
+                f"{self.path} cannot be read ({_reason(error)}); restore it from a backup"
             ) from error
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+def _reason(error: Exception) -> str:
+    """What is wrong, without the advice, which is for chunk files."""
+    if isinstance(error, KeyError):
+        return f"it has no array {error}"
+    text = str(error).split("; ")[0]
+    return text or type(error).__name__

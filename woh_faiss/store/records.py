@@ -113,8 +113,10 @@ class State:
         The round that wrote them.
     generation : int
         Of codes and ids.
-    max_id : int
-        The largest id ever used, -1 for none.
+    next_id : int
+        The largest id ever used, plus 1.
+    auto_end : int
+        Every id below it was used: up to here only the store gave ids.
     restorable : int
         The earliest round that the tags can be put back to.
     """
@@ -123,13 +125,9 @@ class State:
     anchors: str | None = None
     anchors_round: int = 0
     generation: int = 0
-    max_id: int = -1
+    next_id: int = 0
+    auto_end: int = 0
     restorable: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> State:
-        """The inverse of `text`; format 1 has only the first two."""
-        return cls(**json.loads(text))
 
     def text(self) -> str:
         """As JSON."""

@@ -11,6 +11,8 @@ CATALOG = "catalog.db"
 CODES = "codes.faiss"
 IDS = "ids.i64"
 ANCHORS = "anchors.npy"
+#: The row of `meta` with the key of the digests in table `spent`.
+SPENT_KEY = "spent_key"
 
 
 def model_name(number: int) -> str:
@@ -83,6 +85,9 @@ CREATE TABLE undo (
     PRIMARY KEY (round, tag)
 ) WITHOUT ROWID"""
 
+# Ids that `compact` erased, as keyed digests of 8 bytes: enough to refuse an id that comes again.
+_SPENT = "CREATE TABLE spent (digest BLOB PRIMARY KEY) WITHOUT ROWID"
+
 #: What makes an empty catalogue.
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -91,6 +96,7 @@ SCHEMA = (
     _ROUNDS,
     *_ITEMS,
     _UNDO,
+    _SPENT,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
@@ -103,6 +109,7 @@ FROM_1 = (
     _ROUNDS,
     *_ITEMS,
     _UNDO,
+    _SPENT,
     "INSERT INTO rounds SELECT round, time, kind, n, 0, ntotal, trained, first_row, ntotal, checksum, model, "
     "fingerprint, chunk_hash, seconds, health FROM rounds_1",
     "INSERT INTO items SELECT id, row, key, tags, round FROM items_1",

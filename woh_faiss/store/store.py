@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, compaction, files, schema
+from . import catalog, compaction, database, files, schema
 from .creation import create
 from .ledger import TagRow
-from .model import Model
+from .model import Model, Npy
 from .records import Item, Round, Snapshot
 from .verify import verify
 from .view import View, latest
@@ -63,7 +61,7 @@ class Store:
         InputError
             d is not a positive multiple of 8, or the config is not made of JSON values.
         """
-        folder = Path(path).absolute()
+        folder = Path(os.fsdecode(path)).absolute()
         if d <= 0 or d % 8:
             raise InputError(f"d is {d} bits, expected a positive multiple of 8")
         create(folder, config, d)
@@ -78,7 +76,7 @@ class Store:
         StoreError
             Nothing is there, it is not an index folder, it is damaged, or newer than this package.
         """
-        folder = Path(path).absolute()
+        folder = Path(os.fsdecode(path)).absolute()
         with files.failures(folder, "open"):  # a name too long for the file system, say
             if not folder.exists():
                 raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
@@ -88,15 +86,8 @@ class Store:
                 raise StoreError(
                     f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
                 )
-
-        def settings(connection: sqlite3.Connection) -> tuple[dict[str, Any], int]:
-            meta = catalog.meta(connection, folder)
-            config, d = json.loads(meta["config"]), int(meta["d"])
-            if not isinstance(config, dict) or not 0 < d < 2**20 or d % 8:
-                raise ValueError(f"config {meta['config'][:60]}, d {d}")
-            return config, d
-
-        return cls(folder, *catalog.read(folder, settings))
+            files.file_size(folder / schema.CATALOG)  # which a pipe has not
+        return cls(folder, *database.read(folder, lambda connection: catalog.settings(connection, folder)))
 
     def __enter__(self) -> Store:
         return self
@@ -123,7 +114,7 @@ class Store:
     def refresh(self) -> bool:
         """Follow the writer to the newest committed state; True if it is another one."""
         with self._refreshing:
-            newest = catalog.read(self.path, catalog.snapshot)
+            newest = database.read(self.path, catalog.snapshot)
             if newest == self._seen().snapshot:
                 return False
             self._view = latest(self.path, self.d)
@@ -179,7 +170,7 @@ class Store:
     def _found(self, column: str, values: list[Any]) -> dict[int, Item]:
         """The items of the state that is served whose id or key is among the values, by id."""
         view = self._seen()
-        items, stale = catalog.read(self.path, lambda c: catalog.items(c, column, values, view.snapshot))
+        items, stale = database.read(self.path, lambda c: catalog.items(c, column, values, view.snapshot))
         if stale and items:  # written anew: only the mapped ids know which rows this state has
             rows = view.rows_of([item.id for item in items])
             items = [replace(item, row=rows[item.id]) for item in reversed(items) if item.id in rows]
@@ -192,18 +183,18 @@ class Store:
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""
         last = self.snapshot.round
-        return catalog.read(self.path, lambda connection: catalog.rounds(connection, 1, last))
+        return database.read(self.path, lambda connection: catalog.rounds(connection, 1, last))
 
     def round(self, number: int) -> Round:
         """The record of one committed round; StoreError if there is none."""
-        found = catalog.read(self.path, lambda connection: catalog.rounds(connection, number, number))
+        found = database.read(self.path, lambda connection: catalog.rounds(connection, number, number))
         if not found:
             raise StoreError(f"{self.path} has no round {number}; its newest is {self.snapshot.round}")
         return found[0]
 
     def tag_rows(self) -> list[TagRow]:
         """(column, tag, count, vector) of every tag, by column, as of the newest commit."""
-        return catalog.read(self.path, catalog.tags)
+        return database.read(self.path, catalog.tags)
 
     def model(self) -> Model:
         """The snapshot's model: arrays by name, read when asked for.
@@ -222,10 +213,22 @@ class Store:
         """The anchors, memory-mapped; None while the model carries its own, since they may still change."""
         if "A" in self.model():
             return None
+        return self._anchors().read()
+
+    def _anchors(self) -> Npy:
         held = self._seen().anchors
         if held is None:
             raise StoreError(f"{self.path / schema.ANCHORS} is missing; restore it from a backup")
-        return held.read()
+        return held
+
+    def check_model(self) -> None:
+        """StoreError unless the files of the model are those that were committed, to the byte.
+
+        For what must not go wrong silently: a query is content with the CRC of each array it reads.
+        """
+        self.model().check(self.snapshot.fingerprint)
+        if "A" not in self.model():
+            self._anchors().check(database.read(self.path, catalog.read_state).anchors)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file in the folder, by name."""
@@ -252,7 +255,7 @@ class Store:
         """
         self._seen()
         keep = max(1, int(self.config.get("keep_models", _KEEP_MODELS)))
-        with catalog.locked(self.path, timeout) as connection:
+        with database.locked(self.path, timeout) as connection:
             update = Writing(self.path, connection, self.d, keep)
             try:
                 self.refresh()

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Iterable
 from typing import Any
+
+from . import cells
 
 #: What is summed, by table; the sums themselves are the row "sums" of `meta`.
 SELECTS = {
@@ -19,6 +22,7 @@ SELECTS = {
     "items": "SELECT row, id, key, tags, round FROM items",
     "removed": "SELECT row, id, key, tags, round, removed FROM removed",
     "tags": 'SELECT tag, "column", count, vector FROM tags',
+    "spent": "SELECT digest FROM spent",
     "undo": 'SELECT round, tag, "column", count FROM undo',
 }
 _MODULUS = 1 << 128
@@ -41,7 +45,9 @@ class Sums:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         found = connection.execute("SELECT value FROM meta WHERE name = 'sums'").fetchone()
-        self.values: dict[str, str] = {} if found is None else json.loads(found[0])
+        self.values: dict[str, str] = {} if found is None else cells.parsed("meta.sums", found[0], dict)
+        if not all(re.fullmatch("[0-9a-f]{32}", str(value)) for value in self.values.values()):
+            raise sqlite3.DatabaseError("meta.sums holds what is no sum")
 
     def change(
         self, table: str, gone: Iterable[tuple[Any, ...]] = (), new: Iterable[tuple[Any, ...]] = ()
@@ -49,6 +55,12 @@ class Sums:
         """Rows that left a table, and rows that came."""
         now = int(self.values.get(table, "0"), 16)
         self.values[table] = f"{(now - of(gone) + of(new)) % _MODULUS:032x}"
+
+    def check(self, *tables: str) -> None:
+        """DatabaseError for a table that is not as it was written: renewing its sum would hide that."""
+        for table in tables:
+            if self.values.get(table) != f"{of_table(self._connection, table):032x}":
+                raise sqlite3.DatabaseError(f"table {table} is not as it was written")
 
     def renew(self, *tables: str) -> None:
         """Tables that were changed as a whole are read."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from woh_faiss.errors import LockedError, StoreError, WOHError
 
-from . import catalog, codefile, files, schema, sums
+from . import catalog, codefile, database, files, schema, sums
 from .compaction import checksum, mapped
 from .model import Npy
 from .records import Snapshot, State
@@ -42,7 +42,7 @@ def verify(folder: Path) -> list[str]:
 
 def _state(folder: Path) -> Snapshot | None:
     try:
-        return catalog.read(folder, catalog.snapshot)
+        return database.read(folder, catalog.snapshot)
     except (WOHError, OSError):
         return None
 
@@ -72,18 +72,22 @@ class _Check:
             self.faults.append(f"no index at {self.folder}; 'woh-index build' makes one")
             return
         with self.noting(schema.CATALOG):
-            catalog.read(self.folder, self._catalogue)
+            database.read(self.folder, self._catalogue)
 
     def _catalogue(self, run: sqlite3.Connection) -> None:
-        meta = catalog.meta(run, self.folder)
-        with catalog.moment(run):
+        _, d = catalog.settings(run, self.folder)
+        with database.moment(run):
             with self.noting(schema.CATALOG):
                 for (line,) in run.execute("PRAGMA integrity_check(10)"):
                     if line != "ok":
                         self.fault(schema.CATALOG, f"is damaged ({_one_line(line)}); {_RESTORE}")
             with self.noting(schema.CATALOG):
+                (page,) = run.execute("PRAGMA page_size").fetchone()
+                if extra := files.file_size(self.folder / schema.CATALOG) % page:  # SQLite thinks of zeros
+                    self.fault(schema.CATALOG, f"ends {extra} bytes into a page: it was cut; {_RESTORE}")
+            with self.noting(schema.CATALOG):
                 self._sums(run)
-            seen, state, d = catalog.snapshot(run), catalog.read_state(run), int(meta["d"])
+            seen, state = catalog.snapshot(run), catalog.read_state(run)
             with self.noting(schema.CATALOG):
                 self._counts(run, seen)
             self._codes_and_ids(run, seen, d)
@@ -92,7 +96,7 @@ class _Check:
 
     def _sums(self, run: sqlite3.Connection) -> None:
         known = sums.Sums(run).values
-        if not known and run.execute("PRAGMA user_version").fetchone()[0] == 1:
+        if not known and catalog.version(run) == 1:
             return  # format 1 had none
         for table in sums.SELECTS:
             if known.get(table) != f"{sums.of_table(run, table):032x}":
@@ -144,7 +148,7 @@ class _Check:
                     f"{codes} or {ids.name}: the bytes of round {done.round} (rows {done.first_row} to "
                     f"{done.end_row}) are not what was written; restore both from a backup"
                 )
-        tables = ["items"] if run.execute("PRAGMA user_version").fetchone()[0] == 1 else ["items", "removed"]
+        tables = ["items"] if catalog.version(run) == 1 else ["items", "removed"]
         found = np.full(seen.rows, -1, np.int64)
         times = np.zeros(seen.rows, np.int64)
         for table in tables:
@@ -194,7 +198,7 @@ class _Check:
                 if path.name not in ours | left:
                     self.fault(path.name, "is no file of an index; move it elsewhere")
         try:
-            with catalog.locked(self.folder, 0):
+            with database.locked(self.folder, 0):
                 self._left(seen, state, d)
         except LockedError:
             pass  # a writer is at work: these are its files

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, codefile, files, schema
+from . import catalog, codefile, database, files, schema
 from .model import Model, Npy
 from .records import Snapshot
 
@@ -197,11 +197,9 @@ def latest(folder: Path, d: int) -> View:
     """The newest committed state, mapped."""
 
     def look(connection: sqlite3.Connection) -> View | StoreError:
-        with catalog.moment(connection):
+        with database.moment(connection):
             newest = catalog.snapshot(connection)
             dead = catalog.dead_rows(connection, newest)
-        if len(dead) != newest.rows - newest.ntotal:
-            raise ValueError(f"{len(dead)} rows removed, {newest.ntotal} of {newest.rows} left")
         try:
             with files.failures(folder, "open"):
                 view = View.open(folder, d, newest, dead)
@@ -215,7 +213,7 @@ def latest(folder: Path, d: int) -> View:
         return view
 
     for _ in range(_ATTEMPTS):  # a writer removes models and renames files
-        view = catalog.read(folder, look)
+        view = database.read(folder, look)
         if isinstance(view, View):
             return view
         failed = view

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, codefile, files, schema
+from . import catalog, codefile, database, files, migration, schema, sums
 from .ledger import ItemRow, Ledger, TagRow
 from .lookups import Lookups, check_text
 from .model import check_arrays, write_npy, write_npz
@@ -42,8 +42,9 @@ class Writing(Lookups):
         self.folder, self.connection = folder, connection
         self.d, self._keep = d, keep_models
         self._open = True
-        with catalog.failures(folder, 0):
-            catalog.migrate(connection)  # committed with the first update, or not at all
+        with database.failures(folder, 0):
+            migration.migrate(connection)  # committed with the first update, or not at all
+            sums.Sums(connection).check("meta")  # by its state files are cut and removed
             self.state, self.snapshot = catalog.read_state(connection), catalog.snapshot(connection)
         with files.failures(folder, "repair"):
             settle(folder, d, self.state, self.snapshot)
@@ -81,6 +82,7 @@ class Writing(Lookups):
         chunk_hash: str = "",
         health: dict[str, Any] | None = None,
         remove: Sequence[int] = (),
+        numbered: bool = False,
     ) -> Snapshot:
         """The state after this round is on the disk: all of it, or (on any error) none of it.
 
@@ -107,6 +109,8 @@ class Writing(Lookups):
             Kept in the round's row.
         remove : ids
             Live items that are not found any more; an id among `ids` too is replaced.
+        numbered : bool
+            Whether the new ids are the next free ones, all of them, and none was chosen by a user.
 
         Raises
         ------
@@ -155,7 +159,9 @@ class Writing(Lookups):
                 state.anchors_round = number
             if len(ids) or model is not None or anchors is not None:
                 files.sync_folder(self.folder)
-            state.max_id = int(max(state.max_id, ids.max(initial=-1)))
+            if numbered and state.auto_end == state.next_id:
+                state.auto_end = max(state.next_id, int(ids.max(initial=-1)) + 1)
+            state.next_id = max(state.next_id, int(ids.max(initial=-1)) + 1)
             end_row, ntotal = old.rows + len(ids), old.ntotal + len(ids) - len(gone)
             ledger.add_round(
                 (
@@ -193,7 +199,7 @@ class Writing(Lookups):
         """
         state = deepcopy(self.state)
         try:
-            with files.failures(self.folder, "write"), catalog.failures(self.folder, 0):
+            with files.failures(self.folder, "write"), database.failures(self.folder, 0):
                 ledger = Ledger(self.connection)
                 yield ledger, state
                 catalog.write_state(self.connection, state)

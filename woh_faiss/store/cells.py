@@ -1,0 +1,91 @@
+"""What a cell of the catalogue may hold: SQLite puts any type into any column, and bytes get damaged."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from woh_faiss.validate import short
+
+T = TypeVar("T")
+#: A whole number that counts something.
+COUNT = "a whole number of at least 0"
+#: What a column may hold: a type, a union of types, or COUNT.
+Kinds = Mapping[str, Any]
+
+ITEM: Kinds = {"row": COUNT, "id": COUNT, "key": str | None, "tags": str | None, "round": COUNT}
+REMOVED: Kinds = {**ITEM, "removed": COUNT}
+TAG: Kinds = {"tag": str, "column": int | None, "count": COUNT, "vector": bytes | None}
+UNDO: Kinds = {"round": COUNT, "tag": str, "column": int | None, "count": int | None}
+ROUND: Kinds = {
+    **{"round": COUNT, "time": float, "kind": str, "n": COUNT, "removed": COUNT, "ntotal": COUNT},
+    **{"trained": COUNT, "first_row": COUNT, "end_row": COUNT, "checksum": str, "model": str | None},
+    **{"fingerprint": str | None, "chunk_hash": str, "seconds": float, "health": str | None},
+}
+
+
+def typed(table: str, row: tuple[Any, ...], kinds: Kinds) -> tuple[Any, ...]:
+    """`row`, if its cells are of these kinds."""
+    for (column, kind), value in zip(kinds.items(), row, strict=True):
+        fits = is_count(value) if kind is COUNT else isinstance(value, kind)
+        if not fits:
+            wanted = kind if kind is COUNT else getattr(kind, "__name__", kind)
+            raise sqlite3.DatabaseError(f"{table}.{column} is {short(value)}, expected {wanted}")
+    return row
+
+
+def all_typed(table: str, rows: Iterable[tuple[Any, ...]], kinds: Kinds) -> list[Any]:
+    """Every row, if its cells are of these kinds."""
+    return [typed(table, row, kinds) for row in rows]
+
+
+def some(kinds: Kinds, *columns: str) -> Kinds:
+    """The kinds of some columns of a table."""
+    return {column: kinds[column] for column in columns}
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number from 0 on that SQLite could hold; True and False are none."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def parsed(where: str, text: Any, kind: type[T]) -> T:
+    """The value of a cell that is JSON."""
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise sqlite3.DatabaseError(f"{where} is {short(text)}, not JSON") from error
+    if not isinstance(value, kind):
+        raise sqlite3.DatabaseError(f"{where} is {short(text)}, expected a {kind.__name__}")
+    return value
+
+
+def texts(where: str, text: str | None) -> list[str]:
+    """The tags of an item: a JSON array of text, None for none."""
+    found = [] if text is None else parsed(where, text, list)
+    if not all(isinstance(tag, str) for tag in found):
+        raise sqlite3.DatabaseError(f"{where} is {short(text)}, expected a list of text")
+    return found
+
+
+def numbers(where: str, text: str | None) -> dict[str, Any] | None:
+    """The figures of a round: a JSON object of numbers, None for none."""
+    if text is None:
+        return None
+    found = parsed(where, text, dict)
+    if not all(
+        isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+        for value in found.values()
+    ):
+        raise sqlite3.DatabaseError(f"{where} is {short(text)}, expected numbers")
+    return found
+
+
+def model_file(where: str, value: Any) -> str:
+    """The name of a model file: never a path out of the folder."""
+    if not isinstance(value, str) or not re.fullmatch(r"model-[0-9]{1,19}\.npz", value):
+        raise sqlite3.DatabaseError(f"{where} is {short(value)}, expected model-NUMBER.npz")
+    return value

@@ -1,0 +1,140 @@
+"""SQLite connections to a catalogue, and its errors in words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from woh_faiss.errors import LockedError, StoreError
+
+from . import schema
+
+T = TypeVar("T")
+#: Values a SELECT asks for at once; far below SQLite's limit on parameters.
+BATCH = 500
+#: Seconds a reader waits for the moment in which the last writer folds up the write-ahead log.
+_READER_PATIENCE = 10.0
+
+_WAYS_OUT = {
+    sqlite3.SQLITE_NOTADB: "is not a catalogue; restore it from a backup, or build the index again",
+    sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a backup, or build the index again",
+    sqlite3.SQLITE_FULL: "cannot be written; free space on its disk, the index is as before",
+    sqlite3.SQLITE_READONLY: "cannot be written; check the permissions of the folder and its files",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the permissions of the folder and its files",
+    sqlite3.SQLITE_IOERR: "cannot be read or written; check its disk",
+}
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The primary result code; the extended ones keep it in their low byte."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) or 0) & 0xFF
+
+
+@contextmanager
+def failures(folder: Path, waited: float) -> Iterator[None]:
+    """SQLite's errors inside as a StoreError or LockedError that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = _primary(error)
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise LockedError(
+                f"{folder} is being written by another process; waited {waited:g} s; "
+                "try again when that has ended, or give a longer timeout"
+            ) from error
+        way_out = _WAYS_OUT.get(code, "cannot be used; restore it from a backup, or build the index again")
+        said = f"SQLite: {error}" if hasattr(error, "sqlite_errorcode") else str(error)  # ours have no code
+        raise StoreError(f"{folder / schema.CATALOG} {way_out} ({said})") from error
+    except (UnicodeDecodeError, MemoryError) as error:  # SQLite quotes, or believes, damaged bytes
+        way_out = _WAYS_OUT[sqlite3.SQLITE_CORRUPT]
+        raise StoreError(f"{folder / schema.CATALOG} {way_out} ({type(error).__name__})") from error
+
+
+def connect(path: Path, options: str, timeout: float) -> sqlite3.Connection:
+    """A connection that begins no transaction by itself."""
+    return sqlite3.connect(
+        f"{path.as_uri()}?{options}", uri=True, timeout=timeout, isolation_level=None, check_same_thread=False
+    )
+
+
+def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
+    """`query`'s answer, on a read-only connection of its own: safe in threads and after a fork.
+
+    Raises
+    ------
+    StoreError
+        The catalogue is missing, damaged, or may not be read.
+    """
+    path = folder / schema.CATALOG
+    with failures(folder, _READER_PATIENCE):
+        try:
+            with closing(connect(path, "mode=ro", _READER_PATIENCE)) as connection:
+                return query(connection)
+        except sqlite3.OperationalError as error:
+            # SQLite wants its two side files even to read; in a folder closed to us it cannot make them.
+            closed = _primary(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+            if not closed or os.access(folder, os.W_OK):
+                raise
+        while True:
+            _refuse_log(path)  # immutable would look past what is in there
+            before = path.stat()
+            with closing(connect(path, "immutable=1", 0)) as connection:
+                answer = query(connection)
+            after = path.stat()
+            if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
+                _refuse_log(path)  # a writer that came meanwhile may have renamed files already
+                return answer
+
+
+def _refuse_log(path: Path) -> None:
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        raise StoreError(
+            f"{path.parent} is read-only and its last writer did not end cleanly; "
+            "open it once where it can be written"
+        )
+
+
+@contextmanager
+def locked(folder: Path, timeout: float) -> Iterator[sqlite3.Connection]:
+    """A connection that holds the writer lock (BEGIN IMMEDIATE); LockedError after `timeout` seconds."""
+    with failures(folder, timeout):
+        connection = connect(folder / schema.CATALOG, "mode=rw", timeout)
+    with closing(connection):
+        with failures(folder, timeout):
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute("BEGIN IMMEDIATE")
+        yield connection
+
+
+@contextmanager
+def moment(connection: sqlite3.Connection) -> Iterator[None]:
+    """Statements inside see one state, whatever is committed meanwhile."""
+    outermost = not connection.in_transaction
+    if outermost:
+        connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if outermost and connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def batches(values: Iterable[T]) -> Iterator[list[T]]:
+    """`values` in lists of at most BATCH."""
+    rest = iter(values)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
+
+
+def where_in(connection: sqlite3.Connection, select: str, values: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows of `select` (which ends in IN) for the values, a batch at a time."""
+    for batch in batches(values):
+        # All at once: a generator that is given up must not be left with an open cursor.
+        yield from connection.execute(f"{select} ({', '.join('?' * len(batch))})", batch).fetchall()
