@@ -139,7 +139,7 @@ def test_one_thread_and_many_answer_alike_and_the_setting_is_put_back(store, mon
     threads = faiss.omp_get_max_threads()
     alone = pairs(store.search(queries, 20))
     assert faiss.omp_get_max_threads() == threads
-    monkeypatch.setattr("woh_faiss.store.view._SMALL", 0)
+    monkeypatch.setattr("woh_faiss.store.scan._SMALL", 0)
     assert pairs(store.search(queries, 20)) == alone
 
 

@@ -80,20 +80,25 @@ def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
 
 
 def neighbours(k: Any, name: str = "k") -> int:
-    """A count such as k as a Python int of at least 1; numpy integers are welcome.
+    """A count such as k as a Python int of at least 1: `whole_number`."""
+    return whole_number(k, name, 1)
+
+
+def whole_number(value: Any, name: str, least: int) -> int:
+    """A whole number of at least `least` as a Python int; numpy integers are welcome.
 
     Raises
     ------
     InputError
-        Not an integer, or less than 1.
+        Not an integer, or less.
     """
     try:
-        value = int(k.__index__())
+        number = int(value.__index__())
     except (AttributeError, TypeError):
-        raise InputError(f"{name} is {k!r}, expected a whole number of at least 1") from None
-    if value < 1:
-        raise InputError(f"{name} is {value}, expected at least 1")
-    return value
+        raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}") from None
+    if number < least:
+        raise InputError(f"{name} is {number}, expected at least {least}")
+    return number
 
 
 def holds_text(values: Any) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from .files import publish
 from .model import Model
 from .records import Item, Round, Snapshot
+from .scan import NO_DISTANCE, NO_ID
 from .store import Store
-from .view import NO_DISTANCE, NO_ID
 from .writing import Writing
 
 __all__ = ["Store", "Writing", "Snapshot", "Round", "Item", "Model", "publish", "NO_DISTANCE", "NO_ID"]

@@ -120,7 +120,9 @@ class Store:
             self._view = latest(self.path, self.d)
             return True
 
-    def search(self, codes: NDArray[np.uint8], k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def search(
+        self, codes: NDArray[np.uint8], k: int, allow: Any = None, deny: Any = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Hamming distances and ids of the k nearest codes, both (n, k).
 
         Ties: smaller distance first, then the smaller row. Where there are fewer than k codes the rest is
@@ -132,19 +134,30 @@ class Store:
             Packed and padded as the stored ones; any strides.
         k : int
             At least 1; may exceed ntotal.
+        allow, deny : array_like of ids, or faiss.IDSelector, optional
+            Only items in `allow`, and none in `deny`, are looked at: see `scan.members`.
 
         Raises
         ------
         InputError
-            Another shape or dtype, or k below 1.
+            Another shape or dtype, k below 1, or ids that are no integers.
         """
-        return self._seen().search(codes, k)
+        return self._seen().search(codes, k, allow, deny)
 
     def search_codes(
-        self, codes: NDArray[np.uint8], k: int
+        self, codes: NDArray[np.uint8], k: int, allow: Any = None, deny: Any = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
         """As :meth:`search`, with the codes found, (n, k, d // 8): zeros where there are fewer than k."""
-        return self._seen().search_codes(codes, k)
+        return self._seen().search_codes(codes, k, allow, deny)
+
+    def range_search(
+        self, codes: NDArray[np.uint8], radius: int, allow: Any = None, deny: Any = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """All codes at a Hamming distance less than `radius`, as Faiss has it: lims (n + 1,), D and ids.
+
+        Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, ordered as in `search`.
+        """
+        return self._seen().range_search(codes, radius, allow, deny)
 
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """The stored codes of `ids`, (n, d // 8); StoreError names the first id that is not there."""

@@ -2,63 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import validate
-from woh_faiss.errors import InputError, StoreError
+from woh_faiss.errors import StoreError
 
 from . import catalog, codefile, database, files, schema
 from .model import Model, Npy
 from .records import Snapshot
+from .scan import NO_ID, Scan, members
 
 #: How often an opening reader follows a writer that removes the model just read about.
 _ATTEMPTS = 5
-#: Faiss's own stubs leave out most of what SWIG generates.
-_swig: Any = faiss
-#: What Faiss answers where there is no neighbour.
-NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
-#: Codes compared by a search below which it stays on one thread: about 10 ms of scanning 64-bit codes.
-#: Waking other threads costs 0.05 ms where cores are idle, and was seen to cost 100 ms where they are not.
-_SMALL = 20_000_000
-#: Neighbours from which sorting by counting distances beats a heap: at 1,000 by 1.2 times.
-_MANY = 200
-#: Share of dead rows up to which asking for more and dropping some beats a bitmap: of a million codes of 64
-#: bits, k = 10, 0.7 against 3 ms with a tenth dead, 0.7 against 3.6 with four fifths (one core).
-_MANY_DEAD = 0.8
-#: Neighbours asked for beyond k and its share of dead rows: few queries then end short.
-_SPARE = 16
-_forked = False
-
-
-def _after_fork() -> None:
-    # A child has none of its parent's OpenMP threads, and Faiss would wait for them for ever.
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Faiss uses one OpenMP thread inside, for calls from this thread only."""
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -112,85 +74,50 @@ class View:
         alive[self.dead] = False
         return alive
 
-    def search(self, codes: Any, k: Any) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    @cached_property
+    def everything(self) -> Scan:
+        """A search among all items."""
+        return Scan(self.mapped, self._alive if len(self.dead) else None)
+
+    def among(self, allow: Any = None, deny: Any = None) -> Scan:
+        """A search among the items that `allow` names (None: all) and `deny` does not."""
+        scan = self.everything
+        if allow is not None:
+            scan = scan.among(members(self.ids, allow, "allow"))
+        if deny is not None:
+            scan = scan.among(~members(self.ids, deny, "deny"))
+        return scan
+
+    def search(
+        self, codes: Any, k: Any, allow: Any = None, deny: Any = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """See :meth:`Store.search`."""
-        distances, rows = self._scan(codes, k)
-        found = np.full(rows.shape, NO_ID, dtype=np.int64)
-        found[rows != NO_ID] = self.ids[rows[rows != NO_ID]]
-        return distances, found
+        distances, rows = self.among(allow, deny).nearest(codes, k)
+        return distances, self._ids_at(rows)
 
     def search_codes(
-        self, codes: Any, k: Any
+        self, codes: Any, k: Any, allow: Any = None, deny: Any = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
-        """See :meth:`Store.search_codes`."""
-        distances, rows = self._scan(codes, k)
-        found = np.full(rows.shape, NO_ID, dtype=np.int64)
+        """As `search`, with the codes found, (n, k, d // 8): zeros where there are fewer than k."""
+        distances, rows = self.among(allow, deny).nearest(codes, k)
         stored = np.zeros((*rows.shape, self.mapped.codes.shape[1]), dtype=np.uint8)
         there = rows != NO_ID
-        found[there], stored[there] = self.ids[rows[there]], self.mapped.codes[rows[there]]
-        return distances, found, stored
+        stored[there] = self.mapped.codes[rows[there]]
+        return distances, self._ids_at(rows), stored
 
-    def _scan(self, codes: Any, k: Any) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Distances and rows of the k nearest live codes, NO_ID where there is none."""
-        k = validate.neighbours(k)
-        codes = np.asarray(codes)
-        width = self.mapped.codes.shape[1]
-        if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != width:
-            raise InputError(
-                f"queries have shape {codes.shape} and dtype {codes.dtype}, "
-                f"expected (n, {width}) bytes of uint8 for codes of {8 * width} bits"
-            )
-        n = len(codes)
-        distances = np.full((n, k), NO_DISTANCE, dtype=np.int32)
-        rows = np.full((n, k), NO_ID, dtype=np.int64)
-        some = min(k, self.snapshot.ntotal)  # Faiss does not clamp k
-        if n and some:
-            codes = np.ascontiguousarray(codes)
-            find = self._faiss if self.snapshot.rows == self.snapshot.ntotal else self._live
-            distances[:, :some], rows[:, :some] = find(codes, some)
-        return distances, rows
+    def range_search(
+        self, codes: Any, radius: Any, allow: Any = None, deny: Any = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """See :meth:`Store.range_search`."""
+        lims, distances, rows = self.among(allow, deny).within(codes, radius)
+        return lims, distances, self._ids_at(rows)
 
-    def _faiss(
-        self, codes: NDArray[np.uint8], k: int, params: Any = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """What Faiss answers, for k up to the number of rows."""
-        # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
-        n = len(codes)
-        alone = _forked or n == 1 or n * self.snapshot.rows < _SMALL
-        index = self.mapped.index if k < _MANY else self.mapped.counting
-        with _one_thread() if alone else nullcontext():
-            found: tuple[NDArray[np.int32], NDArray[np.int64]] = (
-                index.search(codes, k) if params is None else index.search(codes, k, params=params)
-            )
+    def _ids_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ids of rows, NO_ID where there is none."""
+        found = np.full(rows.shape, NO_ID, dtype=np.int64)
+        there = rows != NO_ID
+        found[there] = self.ids[rows[there]]
         return found
-
-    def _live(self, codes: NDArray[np.uint8], k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The k nearest live codes, for k up to their number: exactly what a file without the others gives.
-
-        While few rows are dead, more are asked for and the dead ones dropped; the few queries that end short
-        of k, and all where many rows are dead, go through a bitmap that Faiss looks at for each row.
-        """
-        rows, dead = self.snapshot.rows, len(self.dead)
-        more = min(rows, k + _SPARE + 2 * k * dead // (rows - dead))
-        if dead > _MANY_DEAD * rows:
-            return self._faiss(codes, k, self._bitmap)
-        D, I = self._faiss(codes, more)
-        alive = self._alive[I]
-        first = np.argsort(~alive, axis=1, kind="stable")[:, :k]  # live ones first, in Faiss's order
-        D, I = np.take_along_axis(D, first, axis=1), np.take_along_axis(I, first, axis=1)
-        short = alive.sum(axis=1) < k
-        if short.any():
-            D[short], I[short] = self._faiss(codes[short], k, self._bitmap)
-        return D, I
-
-    @cached_property
-    def _bitmap(self) -> Any:
-        """Search parameters that leave dead rows out."""
-        bits = np.packbits(self._alive, bitorder="little")
-        selector = _swig.IDSelectorBitmap(len(self._alive), faiss.swig_ptr(bits))
-        parameters = _swig.SearchParameters(sel=selector)
-        parameters.bits = bits  # Faiss keeps only the address
-        return parameters
 
 
 def latest(folder: Path, d: int) -> View:

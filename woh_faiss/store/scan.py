@@ -1,0 +1,229 @@
+"""Exact search of mapped codes: the k nearest, or all within a radius, among the rows an answer may have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss import validate
+from woh_faiss.errors import InputError
+
+from . import codefile
+
+Rows = NDArray[np.int64]
+Distances = NDArray[np.int32]
+
+#: Faiss's own stubs leave out most of what SWIG generates.
+_swig: Any = faiss
+#: What Faiss answers where there is no neighbour.
+NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
+#: Codes compared by a search below which it stays on one thread: about 10 ms of scanning 64-bit codes.
+#: Waking other threads costs 0.05 ms where cores are idle, and was seen to cost 100 ms where they are not.
+_SMALL = 20_000_000
+#: 64-bit words compared in one call of Faiss, which Ctrl-C cannot end: some tenths of a second.
+_AT_ONCE = 500_000_000
+#: Neighbours from which sorting by counting distances beats a heap: at 1,000 by 1.2 times.
+_MANY = 200
+#: Share of rows up to which those allowed are copied together and nothing else is scanned.
+_FEW = 0.2
+#: Neighbours asked for beyond k and its share of rows left out: few queries then end short.
+_SPARE = 16
+_forked = False
+
+
+def _after_fork() -> None:
+    # A child has none of its parent's OpenMP threads, and Faiss would wait for them for ever.
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Faiss uses one OpenMP thread inside, for calls from this thread only."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Codes, and which of their rows an answer may have.
+
+    Attributes
+    ----------
+    mapped : MappedCodes
+    allowed : (rows,) array of bool, or None
+        None where all are.
+    """
+
+    mapped: codefile.MappedCodes
+    allowed: NDArray[np.bool_] | None
+
+    @property
+    def rows(self) -> int:
+        """Codes, those left out among them."""
+        return len(self.mapped.codes)
+
+    @cached_property
+    def ntotal(self) -> int:
+        """Rows that an answer may have."""
+        return self.rows if self.allowed is None else int(np.count_nonzero(self.allowed))
+
+    def among(self, allowed: NDArray[np.bool_]) -> Scan:
+        """The same with only those rows that are `allowed`, too."""
+        return Scan(self.mapped, allowed if self.allowed is None else self.allowed & allowed)
+
+    def nearest(self, codes: Any, k: Any) -> tuple[Distances, Rows]:
+        """Distances and rows of the k nearest codes (n, k), NO_DISTANCE and NO_ID where there is none.
+
+        Smaller distances first, then smaller rows: exactly what a file without the other rows would answer.
+        """
+        k, codes = validate.neighbours(k), self._checked(codes)
+        n = len(codes)
+        distances = np.full((n, k), NO_DISTANCE, dtype=np.int32)
+        rows = np.full((n, k), NO_ID, dtype=np.int64)
+        some = min(k, self.ntotal)  # Faiss does not clamp k
+        if n and some:
+            few = self._few if self.ntotal <= _FEW * self.rows else self._dropping
+            find = self._all if self.ntotal == self.rows else few
+            distances[:, :some], rows[:, :some] = find(codes, some)
+        return distances, rows
+
+    def within(self, codes: Any, radius: Any) -> tuple[NDArray[np.int64], Distances, Rows]:
+        """Faiss's range_search: all codes nearer than `radius`, strictly.
+
+        Returns
+        -------
+        lims : (n + 1,) int64
+            Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, the nearest first, then by row.
+        D, rows : (lims[-1],) int32 and int64
+        """
+        codes = self._checked(codes)
+        radius = min(validate.whole_number(radius, "radius", 0), 8 * codes.shape[1] + 1)  # an int for Faiss
+        if self.ntotal <= _FEW * self.rows:
+            index, among = self._gathered
+        else:
+            index, among = self.mapped.index, None
+        counts, D, I = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+        for some, alone in self._parts(codes, self.rows if among is None else len(among)):
+            with _one_thread() if alone else nullcontext():
+                lims, distances, rows = index.range_search(some, radius)
+            count = np.diff(lims.astype(np.int64))
+            query = np.repeat(np.arange(len(some)), count)
+            if among is not None:
+                rows = among[rows]
+            elif self.allowed is not None:
+                kept = self.allowed[rows]
+                query, distances, rows = query[kept], distances[kept], rows[kept]
+                count = np.bincount(query, minlength=len(some))
+            order = np.lexsort((rows, distances, query))
+            counts.append(count)
+            D.append(distances[order].astype(np.int32))
+            I.append(rows[order])
+        return np.cumsum(np.concatenate(counts)), np.concatenate(D), np.concatenate(I)
+
+    def _checked(self, codes: Any) -> NDArray[np.uint8]:
+        codes = np.asarray(codes)
+        width = self.mapped.codes.shape[1]
+        if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != width:
+            raise InputError(
+                f"queries have shape {codes.shape} and dtype {codes.dtype}, "
+                f"expected (n, {width}) bytes of uint8 for codes of {8 * width} bits"
+            )
+        return np.ascontiguousarray(codes)
+
+    def _parts(self, codes: NDArray[np.uint8], rows: int) -> Iterator[tuple[NDArray[np.uint8], bool]]:
+        """The queries in parts that Faiss is soon done with, and whether it should use one thread."""
+        # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
+        alone = _forked or len(codes) == 1 or len(codes) * rows < _SMALL
+        words = -(-codes.shape[1] // 8)
+        size = max(1, _AT_ONCE // max(1, rows * words))
+        for start in range(0, len(codes), size):
+            yield codes[start : start + size], alone
+
+    def _all(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
+        """Among all rows."""
+        return self._ask(self._flat(k), codes, k, self.rows)
+
+    def _few(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
+        """Among the few rows that are allowed, side by side."""
+        index, rows = self._gathered
+        index.use_heap = k < _MANY
+        D, I = self._ask(index, codes, k, len(rows))
+        return D, rows[I]
+
+    def _flat(self, k: int) -> Any:
+        return self.mapped.index if k < _MANY else self.mapped.counting
+
+    def _ask(
+        self, index: Any, codes: NDArray[np.uint8], k: int, rows: int, **named: Any
+    ) -> tuple[Distances, Rows]:
+        """What Faiss answers, for k up to the number of rows."""
+        found = []
+        for some, alone in self._parts(codes, rows):
+            with _one_thread() if alone else nullcontext():
+                found.append(index.search(some, k, **named))
+        D, I = zip(*found, strict=True)
+        return np.concatenate(D), np.concatenate(I)
+
+    def _dropping(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
+        """More neighbours than k, and those that are not allowed dropped.
+
+        The few queries that end short of k go through a bitmap that Faiss looks at for each row.
+        """
+        assert self.allowed is not None  # noqa: S101 - for mypy
+        out = self.rows - self.ntotal
+        more = min(self.rows, k + _SPARE + 2 * k * out // self.ntotal)
+        D, I = self._all(codes, more)
+        allowed = self.allowed[I]
+        first = np.argsort(~allowed, axis=1, kind="stable")[:, :k]  # allowed ones first, in Faiss's order
+        D, I = np.take_along_axis(D, first, axis=1), np.take_along_axis(I, first, axis=1)
+        short = allowed.sum(axis=1) < k
+        if short.any():
+            D[short], I[short] = self._ask(self._flat(k), codes[short], k, self.rows, params=self._bitmap)
+        return D, I
+
+    @cached_property
+    def _gathered(self) -> tuple[Any, Rows]:
+        """An index of the allowed codes alone, and which rows they are."""
+        rows = np.arange(self.rows) if self.allowed is None else np.flatnonzero(self.allowed)
+        index = faiss.IndexBinaryFlat(8 * self.mapped.codes.shape[1])
+        if len(rows):
+            index.add(np.ascontiguousarray(self.mapped.codes[rows]))
+        return index, rows.astype(np.int64)
+
+    @cached_property
+    def _bitmap(self) -> Any:
+        """Search parameters that leave rows out."""
+        assert self.allowed is not None  # noqa: S101 - for mypy
+        bits = np.packbits(self.allowed, bitorder="little")
+        selector = _swig.IDSelectorBitmap(self.rows, faiss.swig_ptr(bits))
+        parameters = _swig.SearchParameters(sel=selector)
+        parameters.bits = bits  # Faiss keeps only the address
+        return parameters
+
+
+def members(ids: Rows, named: Any, name: str) -> NDArray[np.bool_]:
+    """Which of `ids` are named, by an array_like of ids or by a faiss.IDSelector: (len(ids),).
+
+    A selector is asked id by id, about a second a million; ids that nothing has are no fault.
+    """
+    is_member: Callable[[int], bool] | None = getattr(named, "is_member", None)
+    if is_member is not None:
+        return np.fromiter(map(is_member, ids.tolist()), np.bool_, len(ids))
+    found: NDArray[np.bool_] = np.isin(ids, validate.whole(np.atleast_1d(np.asarray(named)), name, None))
+    return found
