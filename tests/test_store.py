@@ -331,12 +331,12 @@ BAD = {
 def test_bad_input_changes_nothing_and_keeps_the_lock(store, case):
     arguments, message = BAD[case]
     commit(store, **chunk(1, anchors=True))
-    before, contents = dump(store), {p.name: p.read_bytes() for p in store.path.glob("*[!lm]")}
+    before, contents = dump(store), {p.name: p.read_bytes() for p in store.path.glob("*[!lmr]")}
     with store.writing() as writing:
         with pytest.raises(InputError, match=message) as caught:
             writing.commit(**arguments)
         assert "\n" not in str(caught.value)
-        assert {p.name: p.read_bytes() for p in store.path.glob("*[!lm]")} == contents
+        assert {p.name: p.read_bytes() for p in store.path.glob("*[!lmr]")} == contents
         assert dump(store) == before
         writing.commit(**chunk(2))
     assert store.ntotal == 10
@@ -404,7 +404,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_state_and_files(tmp_path, 
         store = Store.create(tmp_path / str(number), config={}, d=32)
         commit(store, **chunk(1, anchors=True))
         commit(store, **chunk(2))
-        before, contents = dump(store), {p.name: p.read_bytes() for p in store.path.glob("*[!lm]")}
+        before, contents = dump(store), {p.name: p.read_bytes() for p in store.path.glob("*[!lmr]")}
         seen = []
 
         def fail(name, seen=seen, number=number):
@@ -424,7 +424,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_state_and_files(tmp_path, 
                     commit(store, **chunk(3))
         if not committed:
             assert dump(store) == before, step
-            assert {p.name: p.read_bytes() for p in store.path.glob("*[!lm]")} == contents, step
+            assert {p.name: p.read_bytes() for p in store.path.glob("*[!lmr]")} == contents, step
             commit(store, **chunk(3))
         assert store.ntotal == 15
         assert store.snapshot.round == 3

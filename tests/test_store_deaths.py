@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ import store_worker
 from store_worker import chunk, commit
 
 from woh_faiss.errors import LockedError, StoreError
-from woh_faiss.store import Store
+from woh_faiss.store import Store, database
 
 WORKER = [sys.executable, store_worker.__file__]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -79,12 +81,13 @@ def holder(tmp_path):
 
 
 def test_a_second_writer_is_told_who_waits_and_for_how_long(holder):
-    path, _ = holder
+    path, process = holder
     with Store.open(path) as store, pytest.raises(LockedError) as caught, store.writing(timeout=0.05):
         pass
     text = str(caught.value)
     assert str(path) in text
-    assert "another process" in text
+    said = re.search(rf"process {process.pid} since (\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d)", text)
+    assert abs(datetime.now() - datetime.fromisoformat(said[1])).total_seconds() < 600
     assert "waited 0.05 s" in text
     assert "try again" in text
     assert "\n" not in text
@@ -116,6 +119,18 @@ def test_a_second_writer_that_waits_gets_its_turn_and_sees_the_first_ones_round(
     assert (path / "codes.faiss").read_bytes() == expected
 
 
+@pytest.mark.parametrize("left", ["", "x y", "1 2 3", f"{2**40} 1", "-1 1e30"])
+def test_what_a_dead_writer_says_of_itself_is_not_believed(holder, left):
+    path, _ = holder
+    (path / database.HOLDER).write_text(left)
+    with (
+        Store.open(path) as store,
+        pytest.raises(LockedError, match="by another process; waited"),
+        store.writing(timeout=0),
+    ):
+        pass
+
+
 def test_readers_do_not_wait_for_a_writer(holder):
     path, _ = holder
     with Store.open(path) as store:
@@ -126,7 +141,7 @@ def test_readers_do_not_wait_for_a_writer(holder):
 def test_a_writer_in_another_process_is_locked_out_by_this_one(tmp_path):
     with Store.create(tmp_path / "i", config={}, d=32) as store:
         with store.writing():
-            assert "another process" in ask("try_write", tmp_path / "i")[0]
+            assert f"process {os.getpid()} since" in ask("try_write", tmp_path / "i")[0]
         assert ask("try_write", tmp_path / "i") == ["got the lock"]
 
 

@@ -196,7 +196,7 @@ class Grower:
     def _check(self, snapshot: Snapshot) -> None:
         """Refuse to go on with a model that is not what was committed: codes stay for ever. Once a model."""
         if snapshot.fingerprint not in (None, self._checked):
-            self._store.check_model()
+            self._store.view.check_model()
             self._checked = snapshot.fingerprint
 
     def _at(self, snapshot: Snapshot) -> WOH:

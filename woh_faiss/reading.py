@@ -1,27 +1,26 @@
-"""The reading half of an index: one committed snapshot, searched as Faiss searches."""
+"""The answers of an index: what is near to features, to indexed items, to tags; Faiss's shapes."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
-from .config import WOHConfig
-from .errors import ConfigError, InputError, NotFittedError, StoreError
-from .hasher import Hasher
+from .contents import IndexContents
+from .errors import InputError
 from .kernel import unit_rows
 from .rerank import scores
-from .store import NO_DISTANCE, NO_ID, Item, Round, Snapshot, Store
+from .store import NO_DISTANCE, NO_ID, Snapshot, View
 
 if TYPE_CHECKING:
     from .meaning import Meaning
     from .vectors import WordVectors
+
+#: Ids as an array_like, or a faiss.IDSelector.
+Ids = Any
 
 
 class Neighbour(NamedTuple):
@@ -33,168 +32,27 @@ class Neighbour(NamedTuple):
     tags: list[str]
 
 
-class IndexReader:
+class IndexReader(IndexContents):
     """What can be asked of an index folder; `WOHIndex` adds what makes it grow.
 
-    It answers from one committed state, whatever a writer does meanwhile, until `refresh`.
+    Each answer is of one committed state, the newest when the index was opened or last refreshed. Searches
+    may run in any number of threads.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        try:
-            self.config = WOHConfig.from_dict(store.config)
-        except (ConfigError, TypeError) as error:
-            raise StoreError(
-                f"{store.path} has a config that is damaged or newer than this: {error}"
-            ) from error
-        if store.d != codes.stored_bits(self.config.bits):
-            raise StoreError(
-                f"{store.path} is damaged: codes of {self.config.bits} bits are stored in {store.d}, "
-                f"expected {codes.stored_bits(self.config.bits)}; restore it from a backup"
-            )
-        self._hasher: tuple[str, Hasher] | None = None  # with the fingerprint it was loaded under
-        self._tag_side: tuple[Snapshot, Meaning] | None = None  # with the state it was read in
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """The index at `path`, at its newest committed state.
-
-        Raises
-        ------
-        StoreError
-            There is none, it is damaged, or it was made by a newer version.
-        """
-        return cls(Store.open(path))
-
-    def close(self) -> None:
-        """Let go of files and database; the index answers no more."""
-        self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def refresh(self) -> bool:
-        """Follow what other writers have committed since; True if anything changed."""
-        return self._store.refresh()
-
-    # ---- what it holds ------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return Path(self._store.path)
-
-    @property
-    def ntotal(self) -> int:
-        """Items that can be found."""
-        return self._store.ntotal
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether a round was learned, so that features can be encoded."""
-        return self._store.snapshot.model is not None
-
-    @property
-    def d(self) -> int:
-        """Width of the features it takes (not of the codes: that is `config.bits`)."""
-        return self.hasher.d
-
-    @property
-    def hasher(self) -> Hasher:
-        """The hash function of the newest round.
-
-        Raises
-        ------
-        NotFittedError
-            Nothing was learned yet.
-        """
-        fingerprint = self._store.snapshot.fingerprint
-        if fingerprint is None:
-            raise NotFittedError(
-                f"{self.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
-            )
-        if self._hasher is None or self._hasher[0] != fingerprint:
-            model = self._store.model()
-            with model.damage():
-                hasher = Hasher.from_arrays(model, self._store.anchors())
-                if hasher.bits != self.config.bits:
-                    raise InputError(
-                        f"it gives codes of {hasher.bits} bits, the index has {self.config.bits}"
-                    )
-            self._hasher = fingerprint, hasher
-        return self._hasher[1]
-
-    def items(self, ids: ArrayLike) -> list[Item]:
-        """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
-        return self._store.items(ids)
-
-    def id_of(self, key: str) -> int:
-        """The id of the item whose key is `key`; a StoreError if there is none."""
-        (key,) = validate.texts([key], "key")
-        found = self._store.id_of_key(key)
-        if found is None:
-            raise StoreError(
-                f"no item of {self.path} has the key {key!r}; 'woh-index query' shows the keys there are"
-            )
-        return found
-
-    def rounds(self) -> list[Round]:
-        """One record a committed round, oldest first."""
-        return self._store.rounds()
-
-    def tags(self) -> list[tuple[str, int, bool]]:
-        """Every tag seen: (tag, times seen, whether it is learned from), the most frequent first."""
-        rows = [(tag, count, column is not None) for column, tag, count, _ in self._store.tag_rows()]
-        return sorted(rows, key=lambda row: (-row[1], row[0]))
-
-    def info(self, n_tags: int = 10) -> dict[str, Any]:
-        """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
-        trained, tags = self.is_trained, self.tags()
-        return {
-            "path": str(self.path),
-            "ntotal": self.ntotal,
-            "rows": self._store.snapshot.rows,
-            "removed": self._store.snapshot.rows - self.ntotal,
-            "rounds": self._store.snapshot.round,
-            "bits": self.config.bits,
-            "stored_bits": self._store.d,
-            "d": self.d if trained else None,
-            "anchors": len(self.hasher.P) if trained else None,
-            "preset": self.config.preset,
-            "config": self.config.to_dict(),
-            "fingerprint": self._store.snapshot.fingerprint,
-            "tags_seen": len(tags),
-            "tags_known": sum(known for _, _, known in tags),
-            "tags_top": [(tag, count) for tag, count, _ in tags[:n_tags]],
-            "sizes": self._store.sizes(),
-            "history": [asdict(round_) for round_ in self.rounds()],
-        }
-
-    def reconstruct(self, id: int, *, signs: bool = False) -> NDArray[Any]:  # noqa: A002 - Faiss has no better
-        """The stored code of one item: (bits // 8,) uint8, or its (bits,) signs, -1 or +1, as int8.
-
-        Raises
-        ------
-        InputError
-            No item has this id, or it was removed.
-        """
-        if not self._store.find([id]):
-            raise InputError(f"id {id} is not in {self.path}; 'woh-index query' shows the ids there are")
-        packed = codes.unpad(self._store.codes([id]), self.config.bits)
-        code: NDArray[Any] = codes.unpack(packed)[0] if signs else packed[0]
-        return code
-
-    # ---- answering ----------------------------------------------------------------------------------
+    _tag_side: tuple[Snapshot, Meaning] | None = None  # with the state it was read in
 
     def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
         """Packed codes of features with the newest hash function: (n, d) → (n, bits // 8) uint8."""
-        return self.hasher.encode(X)
+        return self._hasher_of(self._store.follow()).encode(X)
 
     def search(
-        self, xq: ArrayLike, k: int, *, rerank: int | None = None
+        self,
+        xq: ArrayLike,
+        k: int,
+        *,
+        rerank: int | None = None,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest items of each query, as Faiss answers.
 
@@ -207,6 +65,10 @@ class IndexReader:
         rerank : int, optional
             Order this many nearest items (at least k) anew by what the query knows of itself before the
             sign: see `rerank.scores`.
+        allow, deny : array_like of ids or faiss.IDSelector, optional
+            Only items in `allow`, and none in `deny`, are answers; ids that no item has are no fault. The
+            ids of the index are walked through once a call; a selector is asked for each, about a second a
+            million.
 
         Returns
         -------
@@ -220,30 +82,80 @@ class IndexReader:
         Raises
         ------
         InputError
-            The features cannot be used or have another width, k is not a whole number of at least 1, or
-            `rerank` is less than k.
+            The features cannot be used or have another width, k is not a whole number of at least 1,
+            `rerank` is less than k, or allow or deny are no integers.
         """
         k = validate.neighbours(k)
         if rerank is not None and validate.neighbours(rerank, "rerank") < k:
             raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
-        if not self.is_trained:  # no items either: nothing can be encoded before the first round
+        view = self._store.follow()
+        if view.model is None:  # no items either: nothing can be encoded before the first round
             nq = len(validate.features(xq))
             none = (
                 np.full((nq, k), NO_DISTANCE, np.int32) if rerank is None else np.full((nq, k), -np.inf, "f4")
             )
             return none, np.full((nq, k), NO_ID, np.int64)
+        hasher = self._hasher_of(view)
         if rerank is None:
-            return self._store.search(codes.pad(self.encode(xq)), k)
-        return self._reranked(self.hasher.decision_function(xq), k, rerank)
+            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny)
+        return _reranked(view, hasher.decision_function(xq), k, rerank, allow, deny)
 
-    def _reranked(
-        self, H: NDArray[np.float64], k: int, rerank: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Scores and ids of the k best of the `rerank` nearest items, for queries H = φ(x)P (nq, r)."""
-        _, I, stored = self._store.search_codes(codes.pad(codes.pack(H)), min(rerank, max(k, self.ntotal)))
-        S = np.where(I == NO_ID, -np.inf, scores(H, stored[:, :, : H.shape[1] // 8])).astype(np.float32)
-        best = np.argsort(-S, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)
+    def range_search(
+        self, xq: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """All items nearer than a radius to each query, as Faiss answers.
+
+        Parameters
+        ----------
+        xq : (nq, d) array_like of a real dtype
+            Query features.
+        radius : int
+            In bits; items at exactly this distance are not among the answers (Faiss's rule for binary codes).
+        allow, deny
+            As `search`.
+
+        Returns
+        -------
+        lims : (nq + 1,) int64
+            The answers of query i are ``D[lims[i]:lims[i + 1]]`` and ``I[lims[i]:lims[i + 1]]``.
+        D, I : (lims[-1],) int32 and int64
+            Distances, ascending for each query, and ids; of equal distances the earlier item comes first.
+
+        Raises
+        ------
+        InputError
+            As `search`, or the radius is not a whole number of at least 0.
+        """
+        view = self._store.follow()
+        radius = validate.whole_number(radius, "radius", 0)
+        if view.model is None:
+            lims = np.zeros(len(validate.features(xq)) + 1, np.int64)
+            return lims, np.empty(0, np.int32), np.empty(0, np.int64)
+        return view.range_search(codes.pad(self._hasher_of(view).encode(xq)), radius, allow, deny)
+
+    def search_ids(
+        self, ids: ArrayLike, k: int, *, allow: Ids | None = None, deny: Ids | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
+        k, view = validate.neighbours(k), self._store.follow()
+        ids = np.atleast_1d(np.asarray(ids))
+        D, I = view.search(view.codes(ids), k + 1, allow, deny)  # which checks the ids
+        # Drop the item itself; behind more than k duplicates of it, it was not found: drop the last then.
+        own = ids.astype(np.int64)[:, None] == I
+        own[~own.any(axis=1), -1] = True
+        return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
+
+    def range_search_ids(
+        self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """The other items nearer than a radius to each indexed item; shapes as `range_search`."""
+        view = self._store.follow()
+        ids = np.atleast_1d(np.asarray(ids))
+        lims, D, I = view.range_search(view.codes(ids), radius, allow, deny)
+        query = np.repeat(np.arange(len(ids)), np.diff(lims))
+        other = ids.astype(np.int64)[query] != I
+        lims = np.searchsorted(query[other], np.arange(len(ids) + 1)).astype(np.int64)
+        return lims, D[other], I[other]
 
     def search_tags(
         self,
@@ -253,6 +165,8 @@ class IndexReader:
         xq: ArrayLike | None = None,
         rerank: int = 1000,
         word_vectors: WordVectors | None = None,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The k items that tags ask for, by score: text in, pictures out.
 
@@ -268,6 +182,8 @@ class IndexReader:
             Nearest codes that are scored (at least k of them are).
         word_vectors : WordVectors, optional
             Answers tags that the index does not know.
+        allow, deny
+            As `search`.
 
         Returns
         -------
@@ -281,57 +197,65 @@ class IndexReader:
         NotFittedError
             Nothing was learned yet.
         """
-        k = validate.neighbours(k)
+        k, view = validate.neighbours(k), self._store.follow()
         lists: Any = [tags] if all(isinstance(tag, str) for tag in tags) else tags
-        H = self._meaning.bits(lists, word_vectors)
+        H = self._meaning_of(view).bits(lists, word_vectors)
         if xq is not None:
-            of_features = self.hasher.decision_function(xq)
+            of_features = self._hasher_of(view).decision_function(xq)
             if len(of_features) != len(H):
                 raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
             H = unit_rows(H) + unit_rows(of_features)
-        return self._reranked(H, k, max(k, validate.neighbours(rerank, "rerank")))
+        return _reranked(view, H, k, max(k, validate.neighbours(rerank, "rerank")), allow, deny)
 
     def explain(self, ids: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
         """The tags that each indexed item's code predicts, best first, with scores: `Meaning.predicted`."""
-        ids = np.atleast_1d(np.asarray(ids))
-        return self._meaning.predicted(codes.unpad(self._store.codes(ids), self.config.bits), most)
+        view = self._store.view
+        packed = codes.unpad(view.codes(np.atleast_1d(np.asarray(ids))), self.config.bits)
+        return self._meaning_of(view).predicted(packed, most)
 
     def explain_features(self, X: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
         """The tags that the codes of features (n, d) predict, as `explain`."""
-        return self._meaning.predicted(self.encode(X), most)
+        view = self._store.view
+        return self._meaning_of(view).predicted(self._hasher_of(view).encode(X), most)
 
-    @property
-    def _meaning(self) -> Meaning:
-        """The newest model's tag side, read once a state; a search by features never needs it."""
+    def _meaning_of(self, view: View) -> Meaning:
+        """The tag side of a state's model, read once a state; a search by features never needs it."""
         from .meaning import Meaning
         from .tags import Vocabulary
 
-        self.hasher  # noqa: B018 - says so where nothing was learned
-        snapshot = self._store.snapshot
-        if self._tag_side is None or self._tag_side[0] != snapshot:
-            self._store.check_model()
-            model = self._store.model()
+        self._hasher_of(view)  # says so where nothing was learned
+        held = self._tag_side
+        if held is None or held[0] != view.snapshot:
+            view.check_model()
+            model = view.learned()
             with model.damage():
                 c = model["W"].shape[1]  # the catalogue may know of tags that a newer round admitted
                 rows = [row for row in self._store.tag_rows() if row[0] is not None and row[0] < c]
                 vocabulary = Vocabulary.from_rows(rows, self.config.min_count)
-                self._tag_side = snapshot, Meaning.of(self.config, model, vocabulary)
-        return self._tag_side[1]
+                held = view.snapshot, Meaning.of(self.config, model, vocabulary)
+            self._tag_side = held
+        return held[1]
 
-    def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
-        k = validate.neighbours(k)
-        ids = np.atleast_1d(np.asarray(ids))
-        D, I = self._store.search(self._store.codes(ids), k + 1)  # which checks the ids
-        # Drop the item itself; behind more than k duplicates of it, it was not found: drop the last then.
-        own = ids.astype(np.int64)[:, None] == I
-        own[~own.any(axis=1), -1] = True
-        return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
+    def describe(self, D: Iterable[NDArray[Any]], I: Iterable[NDArray[np.int64]]) -> list[list[Neighbour]]:
+        """What a search found, with keys and tags: a list a query, without empty or erased places.
 
-    def describe(self, D: NDArray[Any], I: NDArray[np.int64]) -> list[list[Neighbour]]:
-        """What `search` found, with keys and tags: a list a query, without empty or erased places."""
-        items = self._store.find(np.unique(I[I != NO_ID]))  # all, but for what `compact` erased meanwhile
+        Rows may differ in length: for `range_search` give ``np.split(D, lims[1:-1])`` and the same of I.
+        """
+        distances, ids = [row.tolist() for row in D], [row.tolist() for row in I]
+        found = sorted({i for row in ids for i in row} - {NO_ID})
+        items = self._store.find(found)  # all, but for what `compact` erased meanwhile
         return [
             [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i in items]
-            for row in zip(D.tolist(), I.tolist(), strict=True)
+            for row in zip(distances, ids, strict=True)
         ]
+
+
+def _reranked(
+    view: View, H: NDArray[np.float64], k: int, rerank: int, allow: Ids | None, deny: Ids | None
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Scores and ids of the k best of the `rerank` nearest items, for queries H = φ(x)P (nq, r)."""
+    most = min(rerank, max(k, view.snapshot.ntotal))
+    _, I, stored = view.search_codes(codes.pad(codes.pack(H)), most, allow, deny)
+    S = np.where(I == NO_ID, -np.inf, scores(H, stored[:, :, : H.shape[1] // 8])).astype(np.float32)
+    best = np.argsort(-S, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)

@@ -11,6 +11,18 @@ from .model import Model
 from .records import Item, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
+from .view import View
 from .writing import Writing
 
-__all__ = ["Store", "Writing", "Snapshot", "Round", "Item", "Model", "publish", "NO_DISTANCE", "NO_ID"]
+__all__ = [
+    "Store",
+    "View",
+    "Writing",
+    "Snapshot",
+    "Round",
+    "Item",
+    "Model",
+    "publish",
+    "NO_DISTANCE",
+    "NO_ID",
+]

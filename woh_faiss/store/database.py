@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from woh_faiss.errors import LockedError, StoreError
 
-from . import schema
+from . import forking, schema
 
 T = TypeVar("T")
 #: Values a SELECT asks for at once; far below SQLite's limit on parameters.
 BATCH = 500
 #: Seconds a reader waits for the moment in which the last writer folds up the write-ahead log.
 _READER_PATIENCE = 10.0
+
+#: Seconds between two tries for the writer lock.
+_RETRY = 0.01
+#: What SQLite says where another connection holds what is wanted.
+_TAKEN = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 _WAYS_OUT = {
     sqlite3.SQLITE_NOTADB: "is not a catalogue; restore it from a backup, or build the index again",
@@ -35,6 +42,35 @@ def _primary(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) or 0) & 0xFF
 
 
+#: Who holds the writer lock: its process id, and since when, in seconds since 1970.
+HOLDER = f"{schema.CATALOG}-writer"
+
+
+def _holder(folder: Path) -> str:
+    """Who holds the lock, for a message; what is said there may be of one who died."""
+    try:
+        pid, since = map(int, (folder / HOLDER).read_text("ascii").split())
+        with suppress(PermissionError):  # somebody else's process
+            os.kill(max(pid, 1), 0)
+        when = datetime.fromtimestamp(since).astimezone()
+    except (OSError, ValueError, OverflowError):
+        return "another process"
+    return f"{'this ' if pid == os.getpid() else ''}process {pid} since {when:%Y-%m-%d %H:%M:%S}"
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Says meanwhile who holds the lock; a hint that nothing depends on."""
+    note = folder / HOLDER
+    with suppress(OSError):
+        note.write_text(f"{os.getpid()} {int(time.time())}\n", "ascii")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            note.unlink()
+
+
 @contextmanager
 def failures(folder: Path, waited: float) -> Iterator[None]:
     """SQLite's errors inside as a StoreError or LockedError that says what to do."""
@@ -42,9 +78,9 @@ def failures(folder: Path, waited: float) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = _primary(error)
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if code in _TAKEN:
             raise LockedError(
-                f"{folder} is being written by another process; waited {waited:g} s; "
+                f"{folder} is being written by {_holder(folder)}; waited {waited:g} s; "
                 "try again when that has ended, or give a longer timeout"
             ) from error
         way_out = _WAYS_OUT.get(code, "cannot be used; restore it from a backup, or build the index again")
@@ -55,10 +91,17 @@ def failures(folder: Path, waited: float) -> Iterator[None]:
         raise StoreError(f"{folder / schema.CATALOG} {way_out} ({type(error).__name__})") from error
 
 
-def connect(path: Path, options: str, timeout: float) -> sqlite3.Connection:
+def connect(
+    path: Path, options: str, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
     """A connection that begins no transaction by itself."""
     return sqlite3.connect(
-        f"{path.as_uri()}?{options}", uri=True, timeout=timeout, isolation_level=None, check_same_thread=False
+        f"{path.as_uri()}?{options}",
+        uri=True,
+        timeout=timeout,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=factory,
     )
 
 
@@ -71,7 +114,7 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
         The catalogue is missing, damaged, or may not be read.
     """
     path = folder / schema.CATALOG
-    with failures(folder, _READER_PATIENCE):
+    with forking.gate, failures(folder, _READER_PATIENCE):
         try:
             with closing(connect(path, "mode=ro", _READER_PATIENCE)) as connection:
                 return query(connection)
@@ -103,14 +146,30 @@ def _refuse_log(path: Path) -> None:
 @contextmanager
 def locked(folder: Path, timeout: float) -> Iterator[sqlite3.Connection]:
     """A connection that holds the writer lock (BEGIN IMMEDIATE); LockedError after `timeout` seconds."""
-    with failures(folder, timeout):
-        connection = connect(folder / schema.CATALOG, "mode=rw", timeout)
+    with failures(folder, timeout), forking.gate:
+        connection = connect(folder / schema.CATALOG, "mode=rw", timeout, forking.Connection)
     with closing(connection):
         with failures(folder, timeout):
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA secure_delete = ON")
+            _begin(connection, timeout)
+        with _held(folder):
+            yield connection
+
+
+def _begin(connection: sqlite3.Connection, timeout: float) -> None:
+    """BEGIN IMMEDIATE, tried again until `timeout` is over: SQLite's own waiting hears no Ctrl-C."""
+    end = time.monotonic() + timeout
+    connection.execute("PRAGMA busy_timeout = 0")
+    while True:
+        try:
             connection.execute("BEGIN IMMEDIATE")
-        yield connection
+            connection.execute(f"PRAGMA busy_timeout = {int(timeout * 1000)}")
+            return
+        except sqlite3.OperationalError as error:
+            if _primary(error) not in _TAKEN or time.monotonic() >= end:
+                raise
+        time.sleep(min(_RETRY, max(0, end - time.monotonic())))
 
 
 @contextmanager

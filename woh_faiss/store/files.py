@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -132,11 +132,33 @@ def file_size(path: Path) -> int:
     return found.st_size
 
 
-def open_regular(path: Path) -> BufferedReader:
+class _Unshared(io.FileIO):
+    """A file for reading whose position is the object's: a forked child's reads do not move its parent's."""
+
+    _at = 0
+
+    def readinto(self, buffer: Any) -> int:
+        count = os.preadv(self.fileno(), [buffer], self._at)
+        self._at += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: os.fstat(self.fileno()).st_size}
+        self._at = max(0, start[whence] + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    read = io.RawIOBase.read  # type: ignore[assignment]  # made of readinto, as readall
+    readall = io.RawIOBase.readall
+
+
+def open_regular(path: Path) -> io.BufferedReader:
     """A file for reading; StoreError if it is no regular file, FileNotFoundError if it is missing."""
     if path.exists():
         file_size(path)
-    return path.open("rb")
+    return io.BufferedReader(_Unshared(path))
 
 
 def short(path: Path, size: int, expected: int) -> StoreError:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from woh_faiss import chunk_files
 from woh_faiss.errors import InputError, StoreError
 
-from . import files
+from . import files, forking
 
 
 def check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -55,7 +55,7 @@ class _Held:
 
     def check(self, fingerprint: str | None) -> None:
         """StoreError unless the SHA-256 of the file is `fingerprint`."""
-        with self._lock, files.failures(self.path.parent, "read"):
+        with forking.gate, self._lock, files.failures(self.path.parent, "read"):
             self._file.seek(0)
             if hashlib.file_digest(self._file, "sha256").hexdigest() != fingerprint:
                 raise StoreError(
@@ -78,7 +78,7 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
         return self._npz
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        with self._lock:
+        with forking.gate, self._lock:
             archive = self._archive()
             if name not in archive.names:
                 raise KeyError(name)
@@ -86,11 +86,11 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
                 return archive.read(name)
 
     def __iter__(self) -> Iterator[str]:
-        with self._lock:
+        with forking.gate, self._lock:
             return iter(self._archive().names)
 
     def __len__(self) -> int:
-        with self._lock:
+        with forking.gate, self._lock:
             return len(self._archive().names)
 
     @contextmanager
@@ -115,7 +115,7 @@ class Npy(_Held):
     def read(self) -> NDArray[Any]:
         """The array; StoreError if the file is damaged."""
         try:
-            with self._lock:
+            with forking.gate, self._lock:
                 return chunk_files.npy_of(self._file, "the array", mapped=True)
         except InputError as error:
             raise StoreError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, compaction, database, files, schema
+from . import catalog, compaction, database, files, forking, schema
 from .creation import create
 from .ledger import TagRow
-from .model import Model, Npy
+from .model import Model
 from .records import Item, Round, Snapshot
 from .verify import verify
-from .view import View, latest
+from .view import View, open_view
 from .writing import Writing
 
 #: Distinct model files kept unless the config says otherwise.
@@ -43,12 +43,27 @@ class Store:
         What :meth:`create` was given.
     d : int
         Bits of a stored code, a multiple of 8.
+    auto_refresh : float or None
+        See :meth:`follow`.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any], d: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: dict[str, Any],
+        d: int,
+        auto_refresh: float | None = None,
+        wanted: Snapshot | None = None,
+    ) -> None:
         self.path, self.config, self.d = path, config, d
-        self._view: View | None = latest(self.path, self.d)
-        self._refreshing = threading.Lock()
+        self.auto_refresh = auto_refresh
+        self._view: View | None = open_view(path, d, wanted)
+        self._refreshing = threading.RLock()
+        self._looked = time.monotonic()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as its place and state: the copy opens that state again, or says it is gone."""
+        return Store, (self.path, self.config, self.d, self.auto_refresh, self.snapshot)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, config: dict[str, Any], d: int) -> Store:
@@ -68,14 +83,18 @@ class Store:
         return cls.open(folder)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Store:
-        """The index at `path`, at its newest committed round.
+    def open(cls, path: str | os.PathLike[str], auto_refresh: float | None = None) -> Store:
+        """The index at `path`, at its newest committed round; `auto_refresh` as in :meth:`follow`.
 
         Raises
         ------
         StoreError
             Nothing is there, it is not an index folder, it is damaged, or newer than this package.
+        InputError
+            auto_refresh is no number of at least 0.
         """
+        if auto_refresh is not None and not (isinstance(auto_refresh, (int, float)) and auto_refresh >= 0):
+            raise InputError(f"auto_refresh is {auto_refresh!r}, expected seconds, 0 or more, or None")
         folder = Path(os.fsdecode(path)).absolute()
         with files.failures(folder, "open"):  # a name too long for the file system, say
             if not folder.exists():
@@ -87,7 +106,8 @@ class Store:
                     f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
                 )
             files.file_size(folder / schema.CATALOG)  # which a pipe has not
-        return cls(folder, *database.read(folder, lambda connection: catalog.settings(connection, folder)))
+        config, d = database.read(folder, lambda connection: catalog.settings(connection, folder))
+        return cls(folder, config, d, auto_refresh)
 
     def __enter__(self) -> Store:
         return self
@@ -102,9 +122,16 @@ class Store:
         self._view = None
 
     @property
+    def view(self) -> View:
+        """The committed state that is being served, which stays what it is whatever this Store does next."""
+        if self._view is None:
+            raise StoreError(f"{self.path} was closed; open it again")
+        return self._view
+
+    @property
     def snapshot(self) -> Snapshot:
         """The committed state that is being served."""
-        return self._seen().snapshot
+        return self.view.snapshot
 
     @property
     def ntotal(self) -> int:
@@ -113,12 +140,28 @@ class Store:
 
     def refresh(self) -> bool:
         """Follow the writer to the newest committed state; True if it is another one."""
-        with self._refreshing:
+        with forking.gate, self._refreshing:
+            self._looked = time.monotonic()
             newest = database.read(self.path, catalog.snapshot)
-            if newest == self._seen().snapshot:
+            if newest == self.snapshot:
                 return False
-            self._view = latest(self.path, self.d)
+            self._view = open_view(self.path, self.d)
             return True
+
+    def follow(self) -> View:
+        """The state to answer from: refreshed first if it was last `auto_refresh` seconds ago or more.
+
+        While one thread refreshes, others answer from the state before.
+        """
+        due = self.auto_refresh is not None and time.monotonic() - self._looked >= self.auto_refresh
+        if due:
+            with forking.gate:
+                if self._refreshing.acquire(blocking=False):
+                    try:
+                        self.refresh()
+                    finally:
+                        self._refreshing.release()
+        return self.view
 
     def search(
         self, codes: NDArray[np.uint8], k: int, allow: Any = None, deny: Any = None
@@ -142,13 +185,13 @@ class Store:
         InputError
             Another shape or dtype, k below 1, or ids that are no integers.
         """
-        return self._seen().search(codes, k, allow, deny)
+        return self.view.search(codes, k, allow, deny)
 
     def search_codes(
         self, codes: NDArray[np.uint8], k: int, allow: Any = None, deny: Any = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
         """As :meth:`search`, with the codes found, (n, k, d // 8): zeros where there are fewer than k."""
-        return self._seen().search_codes(codes, k, allow, deny)
+        return self.view.search_codes(codes, k, allow, deny)
 
     def range_search(
         self, codes: NDArray[np.uint8], radius: int, allow: Any = None, deny: Any = None
@@ -157,41 +200,23 @@ class Store:
 
         Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, ordered as in `search`.
         """
-        return self._seen().range_search(codes, radius, allow, deny)
+        return self.view.range_search(codes, radius, allow, deny)
 
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
-        """The stored codes of `ids`, (n, d // 8); StoreError names the first id that is not there."""
-        rows = [item.row for item in self.items(ids)]
-        found: NDArray[np.uint8] = self._seen().mapped.codes[np.asarray(rows, dtype=np.intp)]
-        return found
+        """See :meth:`View.codes`."""
+        return self.view.codes(ids)
 
     def items(self, ids: ArrayLike) -> list[Item]:
-        """The items with these ids, in the order asked; StoreError names the first that is not there."""
-        asked = _whole_numbers(ids)
-        found = self.find(asked)
-        missing = next((id_ for id_ in asked if id_ not in found), None)
-        if missing is not None:
-            raise StoreError(f"id {missing} is not in {self.path}")
-        return [found[id_] for id_ in asked]
+        """See :meth:`View.items`."""
+        return self.view.items(ids)
 
     def find(self, ids: ArrayLike) -> dict[int, Item]:
-        """The items with these ids, by id, without those that are not there."""
-        asked = _whole_numbers(ids)
-        # Sorted and without repeats: each leaf of the table is visited once. Beyond int64 is never there.
-        return self._found("id", sorted({id_ for id_ in asked if -(2**63) <= id_ < 2**63}))
-
-    def _found(self, column: str, values: list[Any]) -> dict[int, Item]:
-        """The items of the state that is served whose id or key is among the values, by id."""
-        view = self._seen()
-        items, stale = database.read(self.path, lambda c: catalog.items(c, column, values, view.snapshot))
-        if stale and items:  # written anew: only the mapped ids know which rows this state has
-            rows = view.rows_of([item.id for item in items])
-            items = [replace(item, row=rows[item.id]) for item in reversed(items) if item.id in rows]
-        return {item.id: item for item in items}
+        """See :meth:`View.find`."""
+        return self.view.find(ids)
 
     def id_of_key(self, key: str) -> int | None:
-        """The id of the item with this key, None if no item has it."""
-        return next(iter(self._found("key", [key])), None)
+        """See :meth:`View.id_of_key`."""
+        return self.view.id_of_key(key)
 
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""
@@ -210,38 +235,12 @@ class Store:
         return database.read(self.path, catalog.tags)
 
     def model(self) -> Model:
-        """The snapshot's model: arrays by name, read when asked for.
-
-        Raises
-        ------
-        StoreError
-            No round has written a model yet.
-        """
-        model = self._seen().model
-        if model is None:
-            raise StoreError(f"{self.path} has no model yet; learn a first chunk with 'woh-index update'")
-        return model
+        """See :meth:`View.learned`."""
+        return self.view.learned()
 
     def anchors(self) -> NDArray[Any] | None:
-        """The anchors, memory-mapped; None while the model carries its own, since they may still change."""
-        if "A" in self.model():
-            return None
-        return self._anchors().read()
-
-    def _anchors(self) -> Npy:
-        held = self._seen().anchors
-        if held is None:
-            raise StoreError(f"{self.path / schema.ANCHORS} is missing; restore it from a backup")
-        return held
-
-    def check_model(self) -> None:
-        """StoreError unless the files of the model are those that were committed, to the byte.
-
-        For what must not go wrong silently: a query is content with the CRC of each array it reads.
-        """
-        self.model().check(self.snapshot.fingerprint)
-        if "A" not in self.model():
-            self._anchors().check(database.read(self.path, catalog.read_state).anchors)
+        """See :meth:`View.anchor_rows`."""
+        return self.view.anchor_rows()
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file in the folder, by name."""
@@ -266,7 +265,7 @@ class Store:
         StoreError
             The folder cannot be written, or a file is damaged.
         """
-        self._seen()
+        self.view  # noqa: B018 - says so where it was closed
         keep = max(1, int(self.config.get("keep_models", _KEEP_MODELS)))
         with database.locked(self.path, timeout) as connection:
             update = Writing(self.path, connection, self.d, keep)
@@ -294,15 +293,3 @@ class Store:
         """Go back to the state after a round; see `compaction.rollback`."""
         with self.writing(timeout) as writing:
             compaction.rollback(writing, number)
-
-    def _seen(self) -> View:
-        if self._view is None:
-            raise StoreError(f"{self.path} was closed; open it again")
-        return self._view
-
-
-def _whole_numbers(ids: ArrayLike) -> list[int]:
-    wanted = np.asarray(ids)
-    if wanted.size and wanted.dtype.kind not in "iu":
-        raise InputError(f"ids have dtype {wanted.dtype}, expected integers")
-    return [int(id_) for id_ in wanted.ravel().tolist()]

@@ -191,7 +191,7 @@ class _Check:
         """Files that do not belong here; what a writer left only if none is at work."""
         with self.noting("."):
             ours = {schema.CATALOG, schema.CODES, schema.IDS, *state.models}
-            ours |= {schema.CATALOG + end for end in ("-wal", "-shm")}
+            ours |= {schema.CATALOG + end for end in ("-wal", "-shm")} | {database.HOLDER}
             ours |= {schema.ANCHORS} if state.anchors else set()
             left = {path.name for path in strays(self.folder, state)}
             for path in sorted(self.folder.iterdir()):

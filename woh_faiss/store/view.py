@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from woh_faiss.errors import StoreError
+from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, codefile, database, files, schema
 from .model import Model, Npy
-from .records import Snapshot
+from .records import Item, Snapshot
 from .scan import NO_ID, Scan, members
 
 #: How often an opening reader follows a writer that removes the model just read about.
@@ -29,6 +29,7 @@ class View:
 
     Attributes
     ----------
+    folder : Path
     snapshot : Snapshot
     mapped : MappedCodes
         Of all rows, removed ones too.
@@ -39,6 +40,7 @@ class View:
     anchors : Npy or None
     """
 
+    folder: Path
     snapshot: Snapshot
     mapped: codefile.MappedCodes
     ids: NDArray[np.int64]
@@ -60,12 +62,83 @@ class View:
             ids = np.memmap(path, dtype="<i8", mode="r", shape=(rows,))
         model = None if snapshot.model is None else Model(folder / snapshot.model)
         anchors = Npy(folder / schema.ANCHORS) if snapshot.anchors else None
-        return cls(snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
+        return cls(folder, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
 
-    def rows_of(self, ids: Sequence[int]) -> dict[int, int]:
+    # ---- items --------------------------------------------------------------------------------------
+
+    def items(self, ids: ArrayLike) -> list[Item]:
+        """The items with these ids, in the order asked; StoreError names the first that is not there."""
+        asked = _whole_numbers(ids)
+        found = self.find(asked)
+        missing = next((id_ for id_ in asked if id_ not in found), None)
+        if missing is not None:
+            raise StoreError(f"id {missing} is not in {self.folder}")
+        return [found[id_] for id_ in asked]
+
+    def find(self, ids: ArrayLike) -> dict[int, Item]:
+        """The items with these ids, by id, without those that are not there."""
+        asked = _whole_numbers(ids)
+        # Sorted and without repeats: each leaf of the table is visited once. Beyond int64 is never there.
+        return self._found("id", sorted({id_ for id_ in asked if -(2**63) <= id_ < 2**63}))
+
+    def id_of_key(self, key: str) -> int | None:
+        """The id of the item with this key, None if no item has it."""
+        return next(iter(self._found("key", [key])), None)
+
+    def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
+        """The stored codes of `ids`, (n, d // 8); StoreError names the first id that is not there."""
+        rows = [item.row for item in self.items(ids)]
+        found: NDArray[np.uint8] = self.mapped.codes[np.asarray(rows, dtype=np.intp)]
+        return found
+
+    def _found(self, column: str, values: list[Any]) -> dict[int, Item]:
+        """The items whose id or key is among the values, by id."""
+        items, stale = database.read(
+            self.folder, lambda connection: catalog.items(connection, column, values, self.snapshot)
+        )
+        if stale and items:  # written anew: only the mapped ids know which rows this state has
+            rows = self._rows_of([item.id for item in items])
+            items = [replace(item, row=rows[item.id]) for item in reversed(items) if item.id in rows]
+        return {item.id: item for item in items}
+
+    def _rows_of(self, ids: Sequence[int]) -> dict[int, int]:
         """Rows of the live items with these ids, looked up in the mapped ids: a walk over all of them."""
         rows = np.flatnonzero(np.isin(self.ids, np.array(ids, np.int64)) & self._alive)
         return dict(zip(self.ids[rows].tolist(), rows.tolist(), strict=True))
+
+    # ---- model --------------------------------------------------------------------------------------
+
+    def learned(self) -> Model:
+        """The model: arrays by name, read when asked for.
+
+        Raises
+        ------
+        StoreError
+            No round has written a model yet.
+        """
+        if self.model is None:
+            raise StoreError(f"{self.folder} has no model yet; learn a first chunk with 'woh-index update'")
+        return self.model
+
+    def anchor_rows(self) -> NDArray[Any] | None:
+        """The anchors, memory-mapped; None while the model carries its own, since they may still change."""
+        return None if "A" in self.learned() else self._anchors().read()
+
+    def _anchors(self) -> Npy:
+        if self.anchors is None:
+            raise StoreError(f"{self.folder / schema.ANCHORS} is missing; restore it from a backup")
+        return self.anchors
+
+    def check_model(self) -> None:
+        """StoreError unless the files of the model are those that were committed, to the byte.
+
+        For what must not go wrong silently: a query is content with the CRC of each array it reads.
+        """
+        self.learned().check(self.snapshot.fingerprint)
+        if "A" not in self.learned():
+            self._anchors().check(database.read(self.folder, catalog.read_state).anchors)
+
+    # ---- search -------------------------------------------------------------------------------------
 
     @cached_property
     def _alive(self) -> NDArray[np.bool_]:
@@ -120,22 +193,35 @@ class View:
         return found
 
 
-def latest(folder: Path, d: int) -> View:
-    """The newest committed state, mapped."""
+def open_view(folder: Path, d: int, wanted: Snapshot | None = None) -> View:
+    """The newest committed state, or an earlier one that is `wanted`, mapped.
+
+    Raises
+    ------
+    StoreError
+        A file is damaged or missing; `wanted` is gone: its files were rewritten, or its model is not kept.
+    """
 
     def look(connection: sqlite3.Connection) -> View | StoreError:
         with database.moment(connection):
             newest = catalog.snapshot(connection)
-            dead = catalog.dead_rows(connection, newest)
+            seen = wanted or newest
+            if seen.generation != newest.generation or seen.round > newest.round:
+                return StoreError(
+                    f"the state of round {seen.round} is gone from {folder}, which was compacted or rolled "
+                    "back since; open the index anew"
+                )
+            dead = catalog.dead_rows(connection, seen)
         try:
             with files.failures(folder, "open"):
-                view = View.open(folder, d, newest, dead)
+                view = View.open(folder, d, seen, dead)
         except StoreError as error:
             if isinstance(missing := error.__cause__, FileNotFoundError):
-                return StoreError(f"{missing.filename} is missing; restore it from a backup")
+                way_out = "restore it from a backup" if seen == newest else "open the index anew"
+                return StoreError(f"{missing.filename} is missing; {way_out}")
             return error
         # A writer replaces files after its COMMIT: if there was none, these belong together.
-        if catalog.snapshot(connection).generation != newest.generation:
+        if catalog.snapshot(connection).generation != seen.generation:
             return StoreError(f"{folder} was rewritten each time it was opened; try again")
         return view
 
@@ -145,3 +231,10 @@ def latest(folder: Path, d: int) -> View:
             return view
         failed = view
     raise failed
+
+
+def _whole_numbers(ids: ArrayLike) -> list[int]:
+    wanted = np.asarray(ids)
+    if wanted.size and wanted.dtype.kind not in "iu":
+        raise InputError(f"ids have dtype {wanted.dtype}, expected integers")
+    return [int(id_) for id_ in wanted.ravel().tolist()]
