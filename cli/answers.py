@@ -1,24 +1,28 @@
-"""What a page shows of each query: read from the index some queries at a time."""
+"""Queries one after another, searched and described some at a time: memory for those, not for all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from woh_faiss import Chunk, WOHIndex
+    from woh_faiss import Chunk, WOHIndex, WordVectors
     from woh_faiss.reading import Neighbour
+    from woh_faiss.store import Item
 
-#: Queries that are described at once.
+#: Queries that are searched and described at once.
 BATCH = 64
 
 
 class Asked(NamedTuple):
-    """One query: what to call it, the key that may be its picture's path, its tags (None: not known)."""
+    """One query: its name for people, the key that may be its picture's path, its tags (None: not known), and
+    what JSON calls it."""
 
     name: str
     key: str | None
     tags: Sequence[str] | None
+    query: Any = None
 
 
 class Answer(NamedTuple):
@@ -29,32 +33,72 @@ class Answer(NamedTuple):
     predicted: dict[int, list[tuple[str, float]]]
 
 
-def asked(
-    index: WOHIndex, names: Sequence[Any], chunk: Chunk | None, item_id: int | None, tags: str | None
-) -> Iterator[Asked]:
-    """The queries of a chunk, of an indexed item, or of tags."""
-    if item_id is not None:
-        (item,) = index.items([item_id])
-        yield Asked(item.key or f"id {item.id}", item.key, item.tags)
-    elif chunk is None:
-        yield Asked(str(tags), None, None)
-    else:
-        for row, name in enumerate(names):
-            key = None if chunk.keys is None else name
-            yield Asked(key or f"row {row}", key, None if chunk.tags is None else chunk.tags.of_row(row))
+@dataclass(frozen=True)
+class Questions:
+    """What is asked: the rows of a chunk, an indexed item, or tags (with a chunk, beside each row)."""
+
+    chunk: Chunk | None = None
+    item: Item | None = None
+    words: Sequence[str] | None = None
+    text: str | None = None
+
+    def __len__(self) -> int:
+        return 1 if self.chunk is None else len(self.chunk)
+
+    def __getitem__(self, row: int) -> Asked:
+        if self.item is not None:
+            name = self.item.key or f"id {self.item.id}"
+            return Asked(name, self.item.key, self.item.tags, self.item.key or self.item.id)
+        if self.chunk is None:
+            return Asked(str(self.text), None, None, self.text)
+        key = None if self.chunk.keys is None else str(self.chunk.keys[row])
+        tags = None if self.chunk.tags is None else self.chunk.tags.of_row(row)
+        return Asked(key or f"row {row}", key, tags, row if key is None else key)
 
 
-def answers(index: WOHIndex, queries: Iterator[Asked], D: Any, I: Any) -> Iterator[Answer]:
-    """The queries with what `search` found for them."""
-    for start in range(0, len(I), BATCH):
-        batch = slice(start, start + BATCH)
-        found = index.describe(D[batch], I[batch])
-        predicted = predicted_tags(index, found)
-        for neighbours in found:
-            yield Answer(next(queries), neighbours, predicted)
+@dataclass(frozen=True)
+class How:
+    """How to search: the k nearest, or all within a radius (in bits, inclusive); among which ids."""
+
+    k: int
+    radius: int | None = None
+    rerank: int | None = None
+    vectors: WordVectors | None = None
+    allow: Sequence[int] | None = None
+    deny: Sequence[int] | None = None
+
+    def search(self, index: WOHIndex, asked: Questions, rows: range) -> tuple[Any, Any]:
+        """Distances or scores, and ids, of some of the queries: a row each."""
+        import numpy as np
+
+        among: dict[str, Any] = {"allow": self.allow, "deny": self.deny}
+        xq = None if asked.chunk is None else asked.chunk.features[rows.start : rows.stop]
+        if asked.words is not None:
+            rerank = max(self.rerank or 1000, self.k)
+            lists = [asked.words] * len(rows)
+            return index.search_tags(lists, self.k, xq=xq, rerank=rerank, word_vectors=self.vectors, **among)
+        if self.radius is None:
+            if asked.item is not None:
+                return index.search_ids([asked.item.id], self.k, **among)
+            return index.search(np.asarray(xq), self.k, rerank=self.rerank, **among)
+        if asked.item is not None:
+            lims, D, I = index.range_search_ids([asked.item.id], self.radius + 1, **among)
+        else:
+            lims, D, I = index.range_search(np.asarray(xq), self.radius + 1, **among)
+        return np.split(D, lims[1:-1]), np.split(I, lims[1:-1])
 
 
-def predicted_tags(index: WOHIndex, found: list[list[Neighbour]]) -> dict[int, list[tuple[str, float]]]:
+def answers(index: WOHIndex, asked: Questions, how: How, explain: bool) -> Iterator[Answer]:
+    """Each query with what a search found for it; with the tags that codes predict if `explain`."""
+    for start in range(0, len(asked), BATCH):
+        rows = range(start, min(start + BATCH, len(asked)))
+        found = index.describe(*how.search(index, asked, rows))
+        predicted = _predicted(index, found) if explain else {}
+        for row, neighbours in zip(rows, found, strict=True):
+            yield Answer(asked[row], neighbours, predicted)
+
+
+def _predicted(index: WOHIndex, found: list[list[Neighbour]]) -> dict[int, list[tuple[str, float]]]:
     """The tags that each neighbour's code predicts, by id."""
     ids = sorted({neighbour.id for neighbours in found for neighbour in neighbours})
     return dict(zip(ids, index.explain(ids), strict=True)) if ids else {}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,14 +14,13 @@ from .options import (
     index_option,
     on_duplicate_option,
     preset_option,
+    progress,
     word_vectors_option,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from woh_faiss.naming import OnDuplicate
     from woh_faiss.store import Round
-
-T = TypeVar("T")
 
 
 @click.command()
@@ -146,14 +144,3 @@ def report(round_: Round) -> None:
         if health["tags_new"]:
             done += f", {health['tags_with_vector']:,} of {health['tags_new']:,} new ones with a word vector"
     click.echo(f"{done}; {round_.ntotal:,} items in all", err=True)
-
-
-def progress(work: Iterable[T], total: int) -> Iterator[T]:
-    """The pieces of work as they come, with a bar on stderr when there are several and it is a terminal."""
-    if total < 2 or not sys.stderr.isatty():
-        yield from work
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(work, "chunks", total=total, console=Console(stderr=True), transient=True)

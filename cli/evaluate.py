@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .build import progress
 from .errors import one_line_errors
 from .options import (
     bits_list,
@@ -17,6 +16,7 @@ from .options import (
     json_option,
     preset_option,
     print_json,
+    progress,
     word_vectors_option,
 )
 

@@ -9,6 +9,7 @@ from typing import TextIO
 
 import click
 
+from . import lists
 from .errors import one_line_errors
 from .options import index_option, json_option, print_json
 
@@ -52,11 +53,10 @@ def remove(
 
     wanted, named = list(ids), list(keys)
     if source is not None:
-        lines = _lines(source)
         if lines_are_keys:
-            named += [line for _, line in lines]
+            named += [line for _, line in lists.lines(source)]
         else:
-            wanted += [_id(line, number, source.name) for number, line in lines]
+            wanted += lists.ids(source, "; --keys reads lines as keys")
     with WOHIndex.open(index_path) as index:
         removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing)
         click.echo(f"{removed:,} items removed; {index.ntotal:,} items in all", err=True)
@@ -137,22 +137,3 @@ def rollback(number: int, index_path: Path) -> None:
             f"{index.ntotal:,} items in all",
             err=True,
         )
-
-
-def _lines(source: TextIO) -> list[tuple[int, str]]:
-    """(number, text) of the lines that are not empty, without their ends."""
-    try:
-        text = source.read()
-    except UnicodeDecodeError:
-        raise click.ClickException(f"{source.name} is not UTF-8 text; save it as that") from None
-    lines = enumerate(text.removeprefix("\ufeff").split("\n"), start=1)
-    return [(number, line.removesuffix("\r")) for number, line in lines if line.strip()]
-
-
-def _id(line: str, number: int, name: str) -> int:
-    try:
-        return int(line)
-    except ValueError:
-        raise click.ClickException(
-            f"{name}: line {number} is {line[:60]!r}, expected an id; --keys reads lines as keys"
-        ) from None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import codecs
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from woh_faiss.config import PRESETS
+
+T = TypeVar("T")
 
 #: Where the index is.
 index_option = click.option(
@@ -66,3 +69,14 @@ def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 16,64") from None
+
+
+def progress(work: Iterable[T], total: int, what: str = "chunks") -> Iterator[T]:
+    """The pieces of work as they come, with a bar on stderr when there are several and it is a terminal."""
+    if total < 2 or not sys.stderr.isatty():
+        yield from work
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(work, what, total=total, console=Console(stderr=True), transient=True)

@@ -1,28 +1,37 @@
-"""woh-index query: the nearest items of feature rows, or of an item that is indexed."""
+"""woh-index query: the nearest items of feature rows, of an item that is indexed, or of tags."""
 
 from __future__ import annotations
 
+import sys
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TextIO
 
 import click
+from click.core import ParameterSource
 
-from .answers import answers, asked, predicted_tags
+from . import lists
+from .answers import Answer, How, Questions, answers
 from .errors import one_line_errors
-from .options import index_option, json_option, print_json, word_vectors_option
-
-if TYPE_CHECKING:
-    from woh_faiss import Chunk, WOHIndex
+from .options import index_option, json_option, print_json, progress, word_vectors_option
 
 
 @click.command()
 @click.argument("queries", required=False, type=click.Path(path_type=Path, readable=False))
 @index_option
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Neighbours a query.")
+@click.option(
+    "--radius",
+    type=click.IntRange(min=0),
+    help="All items at most so many bits away, instead of the K nearest.",
+)
 @click.option("--id", "item_id", type=int, help="Query with the code of the item that has this id.")
 @click.option("--key", help="Query with the code of the item that has this key.")
 @click.option("--tags", help='Query by tags, apart by spaces or ";"; with QUERIES each row counts, too.')
 @word_vectors_option
+@click.option("--allow", type=click.File(encoding="utf-8"), help="Only these ids answer: a file, one a line.")
+@click.option("--deny", type=click.File(encoding="utf-8"), help="These ids never answer: a file, one a line.")
 @click.option(
     "--explain", is_flag=True, help="Show the tags that the neighbours' codes predict, with scores."
 )
@@ -38,15 +47,20 @@ if TYPE_CHECKING:
     help="With --html: folder that keys are paths of pictures in.  [default: the current one]",
 )
 @json_option
+@click.pass_context
 @one_line_errors
 def query(
+    context: click.Context,
     queries: Path | None,
     index_path: Path,
     k: int,
+    radius: int | None,
     item_id: int | None,
     key: str | None,
     tags: str | None,
     word_vectors: Path | None,
+    allow: TextIO | None,
+    deny: TextIO | None,
     explain: bool,
     rerank: int | None,
     html: Path | None,
@@ -59,12 +73,13 @@ def query(
     those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
     neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. With --html a page takes
     the table's place: one file that shows each query and its neighbours, with the pictures that keys are
-    paths of.
+    paths of. Answers come as they are found, some queries at a time; Ctrl-C ends them.
 
     \b
     Example:
         woh-index query queries.npz -k 5
-        woh-index query --id 1234 -k 5 --json
+        woh-index query queries.npz --radius 8 --json
+        woh-index query --id 1234 -k 5 --deny seen.txt
         woh-index query --tags "sunset beach"
         woh-index query queries.npz --html out.html --images photos
     """
@@ -75,9 +90,13 @@ def query(
         raise click.UsageError("give one of QUERIES, --id, --key and --tags, or QUERIES with --tags")
     if rerank is not None and (item_id is not None or key is not None):
         raise click.UsageError("--rerank goes with QUERIES or --tags: an indexed item has only its code")
+    if radius is not None and (rerank is not None or tags is not None):
+        raise click.UsageError("--radius is in bits; --rerank and --tags order by score")
+    if radius is not None and context.get_parameter_source("k") is not ParameterSource.DEFAULT:
+        raise click.UsageError("give -k or --radius, not both")
     if images is not None and html is None:
         raise click.UsageError("--images goes with --html")
-    from woh_faiss import WOHIndex, read_chunk
+    from woh_faiss import WOHIndex, WordVectors, read_chunk
     from woh_faiss.chunk_files import shown
 
     if html is not None:
@@ -85,65 +104,52 @@ def query(
 
         page.check(html, images)
     measure = "distance" if rerank is None and tags is None else "score"
+    only = None if allow is None else lists.ids(allow)
+    never = None if deny is None else lists.ids(deny)
     with WOHIndex.open(index_path) as index:
         held = index.ntotal
         some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
+        vectors = WordVectors.open(word_vectors) if word_vectors and tags is not None else None
+        how = How(some, radius, rerank, vectors, only, never)
         chunk = None if queries is None else read_chunk(queries)
-        if tags is not None:
-            names, D, I = _by_tags(index, tags, chunk, some, rerank, word_vectors)
-        elif chunk is not None:
-            names = _names(chunk)
-            D, I = index.search(chunk.features, some, rerank=rerank)
-        else:
-            names = [item_id if key is None else key]
-            item_id = index.id_of(str(key)) if item_id is None else item_id
-            D, I = index.search_ids([item_id], some)
-        listed = as_json or html is None
-        found = index.describe(D, I) if listed else []
-        predicted = predicted_tags(index, found) if explain and listed else {}
-        if held < k:
+        if key is not None:
+            item_id = index.id_of(key)
+        item = None if item_id is None else index.items([item_id])[0]
+        words = None if tags is None else tags.split(";") if ";" in tags else tags.split()
+        asked = Questions(chunk, item, words, tags)
+        if held < k and radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             click.echo(f"note: {index_path} {what}", err=True)
+        found = answers(index, asked, how, explain or html is not None)
+        if html is not None or not sys.stdout.isatty():  # else the answers themselves show it
+            found = progress(found, len(asked), "queries")
+        if as_json:
+            found = _lines(found, measure, explain)
         if html is not None:
-            pictures = thumbnails.Thumbnails(images)
-            subjects = asked(index, names, chunk, item_id, tags)
-            about = f"{len(names):,} {'query' if len(names) == 1 else 'queries'}"
+            about = f"{len(asked):,} {'query' if len(asked) == 1 else 'queries'}"
             about += f" from {queries}" if queries else ""
             about += f" with the tags {tags}" if queries and tags else ""
-            about += f": the {k:,} nearest of {held:,} items in {index_path}"
-            size = page.write(
-                html, answers(index, subjects, D, I), about=about, measure=measure, thumbnails=pictures
-            )
+            which = f"the {k:,} nearest" if radius is None else f"all at most {radius:,} bits away"
+            about += f": {which} of {held:,} items in {index_path}"
+            pictures = thumbnails.Thumbnails(images)
+            size = page.write(html, found, about=about, measure=measure, thumbnails=pictures)
             click.echo(f"note: {shown(html)} is the page, {size / 1000:,.0f} kB{pictures.note()}", err=True)
-    if as_json:
-        for name, neighbours in zip(names, found, strict=True):
-            for rank, neighbour in enumerate(neighbours, start=1):
-                record = {"query": name, "rank": rank, **neighbour._asdict()}
-                if measure == "score":
-                    record["score"] = record.pop("distance")
-                if explain:
-                    record["predicted"] = predicted[neighbour.id]
-                print_json(record)
-    elif html is None:
-        from .render import print_neighbours
+        elif as_json:
+            deque(found, maxlen=0)
+        else:
+            from .render import print_neighbours
 
-        print_neighbours(names, found, measure, predicted)
+            print_neighbours(found, measure, explain)
 
 
-def _names(chunk: Chunk) -> list[Any]:
-    """What to call the queries: their keys, else their rows."""
-    return list(range(len(chunk))) if chunk.keys is None else chunk.keys.tolist()
-
-
-def _by_tags(
-    index: WOHIndex, tags: str, chunk: Chunk | None, k: int, rerank: int | None, word_vectors: Path | None
-) -> tuple[list[Any], Any, Any]:
-    """Names, scores and ids of a query by tags, or by tags and each row of features."""
-    from woh_faiss import WordVectors
-
-    vectors = WordVectors.open(word_vectors) if word_vectors else None
-    words = tags.split(";") if ";" in tags else tags.split()
-    lists = [words] * (1 if chunk is None else len(chunk))
-    xq = None if chunk is None else chunk.features
-    S, I = index.search_tags(lists, k, xq=xq, rerank=max(rerank or 1000, k), word_vectors=vectors)
-    return [tags] if chunk is None else _names(chunk), S, I
+def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Answer]:
+    """The answers, each printed as JSON lines on its way."""
+    for answer in found:
+        for rank, neighbour in enumerate(answer.found, start=1):
+            record = {"query": answer.asked.query, "rank": rank, **neighbour._asdict()}
+            if measure == "score":
+                record["score"] = record.pop("distance")
+            if explain:
+                record["predicted"] = answer.predicted[neighbour.id]
+            print_json(record)
+        yield answer

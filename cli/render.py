@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -12,7 +12,7 @@ from rich.console import Console as RichConsole
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from woh_faiss.reading import Neighbour
+    from .answers import Answer
 
 #: Columns of text where stdout is not a terminal: wide enough that nothing a script greps for is cut.
 PIPED_WIDTH = 200
@@ -34,30 +34,25 @@ def console() -> Console:
     return out if out.is_terminal else Console(markup=False, highlight=False, emoji=False, width=PIPED_WIDTH)
 
 
-def print_neighbours(
-    queries: Sequence[Any],
-    found: Sequence[Sequence[Neighbour]],
-    measure: str,
-    predicted: dict[int, list[tuple[str, float]]],
-) -> None:
+def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> None:
     """A table a query, one row a neighbour; printed as they come, so that many queries need little memory.
 
-    `measure` heads the column of distances or scores; `predicted` has the tags of neighbours' codes, by id.
+    `measure` heads the column of distances or scores; with `explain` there is one of predicted tags.
     """
     out = console()
-    for query, neighbours in zip(queries, found, strict=True):
-        table = Table(title=f"query {query}", title_justify="left", box=box.SIMPLE_HEAD)
+    for answer in answers:
+        table = Table(title=f"query {answer.asked.query}", title_justify="left", box=box.SIMPLE_HEAD)
         table.add_column("rank", justify="right")
         table.add_column("id", justify="right")
         table.add_column("key", overflow="fold")
         table.add_column(measure, justify="right")
         table.add_column("tags", overflow="fold")
-        if predicted:
+        if explain:
             table.add_column("predicted", overflow="fold")
-        for rank, hit in enumerate(neighbours, start=1):
+        for rank, hit in enumerate(answer.found, start=1):
             row = [str(rank), str(hit.id), hit.key or "", f"{hit.distance:.6g}", ", ".join(hit.tags)]
-            if predicted:
-                row.append(", ".join(f"{tag} {score:.2f}" for tag, score in predicted[hit.id]))
+            if explain:
+                row.append(", ".join(f"{tag} {score:.2f}" for tag, score in answer.predicted[hit.id]))
             table.add_row(*row)
         out.print(table)
 

@@ -16,8 +16,8 @@ from conftest import WORDS, save_chunk, tagged
 
 from woh_faiss import WOHIndex, __version__
 from woh_faiss.errors import LockedError
-from woh_faiss_cli.build import progress
 from woh_faiss_cli.main import main
+from woh_faiss_cli.options import progress
 
 BUILD = ["--bits", "16", "--anchors", "20"]
 

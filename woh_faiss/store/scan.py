@@ -29,7 +29,7 @@ NO_DISTANCE, NO_ID = np.iinfo(np.int32).max, -1
 #: Waking other threads costs 0.05 ms where cores are idle, and was seen to cost 100 ms where they are not.
 _SMALL = 20_000_000
 #: 64-bit words compared in one call of Faiss, which Ctrl-C cannot end: some tenths of a second.
-_AT_ONCE = 500_000_000
+_AT_ONCE = 250_000_000
 #: Neighbours from which sorting by counting distances beats a heap: at 1,000 by 1.2 times.
 _MANY = 200
 #: Share of rows up to which those allowed are copied together and nothing else is scanned.

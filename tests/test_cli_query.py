@@ -1,0 +1,157 @@
+"""woh-index query: shapes of search, in batches, against the library and a naive scan."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import save_chunk, tagged
+from test_cli import BUILD, run
+
+from woh_faiss import WOHIndex
+
+N_QUERIES = 150  # more than are searched at once
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An index of 120 items with keys, and queries."""
+    folder = tmp_path_factory.mktemp("query")
+    for seed in range(3):
+        save_chunk(folder / f"chunk-{seed}.npz", seed, keys=[f"{seed}/photo {i}" for i in range(40)])
+    np.savez(folder / "queries.npz", features=tagged(8, n=N_QUERIES)[0])
+    index = ["--index", folder / "index.woh"]
+    run("build", folder / "chunk-0.npz", *BUILD, *index)
+    run("update", folder / "chunk-1.npz", folder / "chunk-2.npz", *index)
+    run("remove", 7, 50, *index)
+    return folder
+
+
+@pytest.fixture
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture
+def distances(folder):
+    """Of each query to each item that is left, with the ids, by counting bits."""
+    with WOHIndex.open(folder / "index.woh") as index:
+        ids = [i for i in range(120) if i not in (7, 50)]
+        codes = np.array([index.reconstruct(i) for i in ids])
+        xq = index.encode(tagged(8, n=N_QUERIES)[0])
+    return np.array(ids), np.unpackbits(xq[:, None] ^ codes[None], axis=2).sum(axis=2, dtype=int)
+
+
+def lines(*arguments, **options):
+    return [json.loads(line) for line in run("query", *arguments, "--json", **options).stdout.splitlines()]
+
+
+def ids_file(name, ids):
+    Path(name).write_text("".join(f"{i}\n" for i in ids))
+    return name
+
+
+@pytest.mark.parametrize("radius", [0, 3, 16])
+def test_a_radius_is_inclusive(here, distances, radius):
+    ids, D = distances
+    got = lines("queries.npz", "--radius", radius)
+    want = []
+    for query, row in enumerate(D):
+        order = [i for i in np.argsort(row, kind="stable") if row[i] <= radius]
+        want += [(query, rank, ids[i], row[i]) for rank, i in enumerate(order, start=1)]
+    assert [(line["query"], line["rank"], line["id"], line["distance"]) for line in got] == want
+
+
+def test_many_queries_are_answered_as_one_by_one(here, distances):
+    ids, D = distances
+    got = np.array([line["id"] for line in lines("queries.npz", "-k", 4)]).reshape(N_QUERIES, 4)
+    np.testing.assert_array_equal(got, ids[np.argsort(D, axis=1, kind="stable")[:, :4]])
+    table = run("query", "queries.npz", "-k", "4").stdout
+    assert table.count("query ") == N_QUERIES
+
+
+def test_allow_and_deny_lists(here, distances):
+    ids, D = distances
+    allow, deny = list(range(0, 110, 2)), [4, 8, 999]
+    kept = np.isin(ids, allow) & ~np.isin(ids, deny)
+    flags = ["--allow", ids_file("allow.txt", allow), "--deny", ids_file("deny.txt", deny)]
+    for more in ([], ["--rerank", 100]):
+        got = lines("queries.npz", "-k", 60, *flags, *more)
+        assert {line["id"] for line in got} == set(ids[kept].tolist())
+        assert len(got) == N_QUERIES * kept.sum()
+    got = np.array([line["id"] for line in lines("queries.npz", "-k", 3, *flags)]).reshape(N_QUERIES, 3)
+    np.testing.assert_array_equal(got, ids[kept][np.argsort(D[:, kept], axis=1, kind="stable")[:, :3]])
+    within = lines("queries.npz", "--radius", 5, *flags)
+    assert len(within) == (D[:, kept] <= 5).sum()
+    for by in (["--id", 3], ["--key", "1/photo 3"], ["--tags", "sea"]):
+        found = [line["id"] for line in lines(*by, "-k", 200, *flags)]
+        assert set(found) == set(ids[kept].tolist())
+
+
+def test_ids_that_no_item_has_allow_nothing(here):
+    assert lines("queries.npz", "--allow", ids_file("none.txt", [7, 50, 10**12])) == []
+    assert lines("queries.npz", "--radius", 99, "--allow", ids_file("none.txt", [])) == []
+    assert len(lines("--id", 3, "-k", 500, "--deny", "none.txt")) == 117
+
+
+def test_a_radius_around_an_item_leaves_the_item_out(here):
+    found = lines("--id", 3, "--radius", 16)
+    assert sorted(line["id"] for line in found) == [i for i in range(120) if i not in (3, 7, 50)]
+    assert {line["query"] for line in found} == {"0/photo 3"}
+
+
+def test_a_page_of_a_radius(here):
+    run("query", "queries.npz", "--radius", "2", "--html", "out.html")
+    text = Path("out.html").read_text(encoding="utf-8")
+    assert "all at most 2 bits away of 118 items" in text
+    assert text.count("<section") == N_QUERIES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--radius", "3", "-k", "5"], 2, "give -k or --radius"),
+        (["--radius", "3", "--rerank", "100"], 2, "--radius is in bits"),
+        (["--radius", "3", "--tags", "sea"], 2, "--radius is in bits"),
+        (["--radius", "-1"], 2, "-1 is not in the range"),
+        (["--radius", "2.5"], 2, "not a valid integer"),
+        (["--allow", "missing.txt"], 2, "No such file"),
+        (["--deny", "words.txt"], 1, "words.txt: line 2 is 'photo', expected an id"),
+        (["--deny", "large.txt"], 1, "line 1 is '1180591620717411303424', expected an id"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(here, arguments, code, said):
+    Path("words.txt").write_text("3\nphoto\n")
+    Path("large.txt").write_text(f"{2**70}\n")
+    result = run("query", "queries.npz", *arguments, code=code)
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_long_batch(folder):
+    """A real process is interrupted after its first answers; what it had said stays said."""
+    with WOHIndex.open(folder / "index.woh") as index:
+        many = np.repeat(tagged(8, n=1000)[0], 200, axis=0)
+        assert len(index.search(many[:2], 1)[1]) == 2
+    np.save(folder / "many.npy", many)
+    command = [sys.executable, "-m", "woh_faiss_cli", "query", str(folder / "many.npy"), "--json"]
+    with subprocess.Popen(
+        [*command, "--index", str(folder / "index.woh")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=60)
+    assert json.loads(first)["query"] == 0
+    assert rest.count("\n") < len(many) * 10 - 1
+    assert process.returncode == 1
+    assert "Aborted" in said
+    assert "Traceback" not in said
