@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conftest import SMALL, tagged
 from test_deaths import die_at
-from test_life import XQ, contents, rows
+from test_erasing import rows
+from test_life import XQ, contents
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
