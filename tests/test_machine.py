@@ -319,5 +319,5 @@ def test_any_life_with_crashes_equals_a_dictionary(monkeypatch):
     )
     run_state_machine_as_test(Lives, settings=how)
     steps = COUNTED.total() - COUNTED["crash"]
-    print(f"\n{steps} steps: {dict(COUNTED.most_common())}")  # noqa: T201
+    print(f"\n{steps} steps: {dict(COUNTED.most_common())}")
     assert steps >= 2000 * min(1, MORE)
