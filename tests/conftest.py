@@ -28,3 +28,18 @@ def index(tmp_path):
     with WOHIndex.create(tmp_path / "index.woh", **SMALL) as index:
         index.update(*tagged(0))
         yield index
+
+
+@pytest.fixture(scope="module")
+def tried():
+    """What tries bad files in a process of its own."""
+    from fuzzing import Trier
+
+    trier = Trier()
+    yield trier
+    trier.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("fuzz")

@@ -47,6 +47,37 @@ def test_an_empty_index_answers_any_number_of_queries_alike(tmp_path, n):
         assert index.describe(D, I) == [[]] * n
 
 
+def test_what_search_does_not_know_is_refused(index, tmp_path):
+    """Ignored, a filter would answer with everything."""
+    np.save(tmp_path / "q.npy", np.ones((1, 7)))
+    for option in ("--filter", "--where", "--radius", "--nprobe", "--type"):
+        command = [sys.executable, "-m", "woh_faiss_cli", "query", str(tmp_path / "q.npy"), option, "1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert f"No such option: {option}" in done.stderr or f"No such option '{option}'" in done.stderr
+        assert done.stdout == ""
+        for ask in (index.search, index.search_ids, index.search_tags):
+            with pytest.raises(TypeError, match=option[2:]):
+                ask(np.ones((1, 7)), 3, **{option[2:]: 1})
+
+
+@pytest.mark.parametrize("bits", [8, 64, 576])
+def test_a_code_that_is_equal_is_always_found(tmp_path, bits):
+    """Of clustered codes, where graphs have holes; also with every second one removed."""
+    rng = np.random.default_rng(0)
+    centres = rng.integers(0, 256, size=(20, bits // 8), dtype=np.uint8)
+    codes = centres[rng.integers(20, size=600)]
+    codes[:, 0] ^= rng.integers(0, 4, size=600, dtype=np.uint8)
+    with Store.create(tmp_path / "i", config={}, d=bits) as store:
+        what = {"kind": "encoded", "keys": [None] * 600, "tags": [[]] * 600, "trained": 0, "seconds": 0}
+        with store.writing() as writing:
+            writing.commit(codes=codes, ids=np.arange(600), **what)
+        assert (store.search(codes, 1)[0] == 0).all()
+        with store.writing() as writing:
+            writing.remove(list(range(0, 600, 2)))
+        assert (store.search(codes[1::2], 1)[0] == 0).all()
+
+
 @pytest.mark.parametrize(
     "dtype",
     [f"{order}{kind}" for order in "<>" for kind in ("f2", "f4", "f8", "i2", "i8", "u4")] + ["i1", "u1"],

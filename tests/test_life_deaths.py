@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conftest import SMALL, tagged
 from test_deaths import die_at
-from test_life import XQ, contents, rows
+from test_erasing import rows
+from test_life import XQ, contents
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
@@ -19,6 +20,8 @@ from woh_faiss.store import files
 
 FORMAT_1 = Path(__file__).parent / "stores" / "format-1" / "index"
 OPERATIONS = {
+    "update": lambda index: index.update(*tagged(4, n=12), keys=[f"4/{i}" for i in range(12)]),
+    "add": lambda index: index.add(XQ, ids=[7000, 7001, 9000, 9001]),
     "remove": lambda index: index.remove([3, 44], keys=["1/5"]),
     "replace": lambda index: index.update(*tagged(4, n=12), ids=np.arange(12) * 2, on_duplicate="replace"),
     "replace by add": lambda index: index.add(XQ, keys=[f"1/{i}" for i in range(4)], on_duplicate="replace"),
@@ -36,7 +39,8 @@ def prepared(path, kind):
     with WOHIndex.create(path, **SMALL) as index:
         for seed in range(3):
             index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
-        index.remove([1, 41, 81])
+        index.add(XQ[:2], ids=[5000, 6000])
+        index.remove([1, 41, 81, 5000])
 
 
 def state(index):
@@ -55,6 +59,8 @@ def next_write(path):
     with WOHIndex.open(path) as index:
         index.update(np.random.default_rng(1).normal(size=(6, index.d)), ["sea", "hill", "city"] * 2)
         answers = state(index)
+        with index._store.writing() as writing:
+            answers += str(writing.known_ids([*range(125), 5000, 6000, 6001, 7001, 9001]))
     return contents(path, but=("catalog.db",)), answers
 
 
@@ -62,6 +68,7 @@ def next_write(path):
 def operation(request, tmp_path):
     """(what is done, to which index, states before and after, files and state after another write to both)"""
     act = OPERATIONS[request.param]
+    act.__doc__ = request.param
     prepared(tmp_path / "start", request.param)
     old = seen(tmp_path / "start")
     shutil.copytree(tmp_path / "start", tmp_path / "whole")
@@ -105,6 +112,7 @@ def test_a_death_at_any_step(operation, tmp_path):
         shutil.rmtree(path)
     assert states == sorted(states)  # old up to the commit, new from it on
     assert {True, False} == set(states)
+    print(f"\n{act.__doc__}: killed at {len(states)} steps, {sum(states)} after the commit")
 
 
 @pytest.mark.parametrize("number", [28, 5])
@@ -141,3 +149,4 @@ def test_a_disk_that_fails_at_any_step(operation, tmp_path, monkeypatch, number)
         assert WOHIndex.verify(path) == []
         shutil.rmtree(path)
     assert step >= 2
+    print(f"\n{act.__doc__}: error {number} at {step} steps")

@@ -167,7 +167,7 @@ class WOHIndex(IndexReader):
         """Take the items with these ids or keys out of every answer, in one commit; returns how many.
 
         Their codes stay in the file, marked, until `compact`; readers see them until they `refresh`. A
-        removed id is not used again while the index knows of it; a key is free at once. What was learned
+        removed id is never used again; a key is free at once, for a new item with a new id. What was learned
         from them stays learned.
 
         Raises
@@ -183,13 +183,17 @@ class WOHIndex(IndexReader):
         """Write the files anew without removed items, and leave no trace of them: code, id, key and tags.
 
         Readers go on with what they have mapped. Tags that only removed items carry go too, unless something
-        was learned from them: what was learned stays, as do the counts of tags. The time is that of copying
-        the index. It can be given again, and must be where it was killed or `clean` is false.
+        was learned from them: what was learned stays, as do the counts of tags. Of an erased id that was your
+        own a digest is kept, so that it is refused if it comes again. The time is that of copying the index.
+        Call it again where it was killed or `clean` is false.
 
         Raises
         ------
-        LockedError, StoreError
+        LockedError
             As `update`.
+        StoreError
+            As `update`, and where codes, ids or catalogue are not what was written: new checksums would
+            hide that.
         """
         return Compacted(*self._store.compact(timeout))
 
@@ -197,7 +201,8 @@ class WOHIndex(IndexReader):
         """Go back to the state after a round, as if later ones had never been; 0 is the empty index.
 
         Items that were removed or replaced since are back, unless `compact` has erased them. What later
-        updates learn is what they would have learned then. No id that the index gave is given again.
+        updates learn is what they would have learned then. No id that the index gave is given again; ids of
+        your own that came with later rounds may come again, unless `compact` has erased them.
 
         Raises
         ------
