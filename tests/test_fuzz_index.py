@@ -65,12 +65,14 @@ CELLS_OF = {
     "removed": ["row", "id", "key", "tags", "round", "removed"],
     "undo": ["round", "tag", '"column"', "count"],
     "spent": ["digest"],
+    "misfits": ["id", "round", "bits"],
 }
 
 
 KEY_OF = {
     **{"meta": "name", "tags": "tag", "rounds": "round", "items": "id", "removed": "row", "undo": "round"},
     "spent": "digest",
+    "misfits": "id",
 }
 #: Other values of the fields that `meta.state` holds.
 STATES = {

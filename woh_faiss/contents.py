@@ -174,6 +174,48 @@ class IndexContents:
             "history": [asdict(round_) for round_ in self.rounds()],
         }
 
+    def health(self, most: int = 10) -> dict[str, Any]:
+        """How well the codes do, and where tags and features disagree.
+
+        Parameters
+        ----------
+        most : int
+            Items to name.
+
+        Returns
+        -------
+        dict
+            ``rounds``: for each, its number, kind and items, and of the codes it added `codes.health` and how
+            much of them its tags cover (`tags.Coverage`). ``drift``: for each earlier model that is kept
+            (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that are
+            others with today's hash function, and ``bits``, the same bit by bit. Stored codes do not move.
+            ``misfits``: the items with the most bits that their features alone would have set otherwise,
+            worst first, with id, key, tags, round and ``differ``: what was tagged wrongly stands here. Of
+            each round the 20 worst are remembered.
+        """
+        view, drift = self._store.view, []
+        if view.model is not None:
+            now = self._hasher_of(view)
+            for number, model in self._store.earlier_models():
+                with model.damage():
+                    before = Hasher.from_arrays(model, None if "A" in model else view.anchor_rows())
+                    bits = now.drift(before)
+                drift.append({"round": number, "turned": float(bits.mean()), "bits": bits.tolist()})
+        misfits = self._store.misfits(validate.whole_number(most, "most", 0))
+        items = view.find([id_ for id_, _, _ in misfits])
+        return {
+            "rounds": [
+                {"round": done.round, "kind": done.kind, "n": done.n, **(done.health or {})}
+                for done in self.rounds()
+            ],
+            "drift": drift,
+            "misfits": [
+                {"id": id_, "key": item.key, "tags": item.tags, "round": number, "differ": bits}
+                for id_, number, bits in misfits
+                if (item := items.get(id_)) is not None
+            ],
+        }
+
     def reconstruct(self, id: int, *, signs: bool = False) -> NDArray[Any]:  # noqa: A002 - Faiss has no better
         """The stored code of one item: (bits // 8,) uint8, or its (bits,) signs, -1 or +1, as int8.
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
 from .chunks import Chunk, read_chunk
@@ -34,6 +34,9 @@ from .store import Round, Snapshot, Store, Writing
 from .tags import Vocabulary, normalised
 from .trainer import WOH
 from .vectors import WordVectors
+
+#: Items a round that are remembered as those whose tags fit their features least.
+MISFITS = 20
 
 
 class Grower:
@@ -89,6 +92,7 @@ class Grower:
                 health=codes.health(trainer.codes_) | asdict(trainer.coverage_) | _skipped(named),
                 remove=named.replaced,
                 numbered=named.numbered,
+                misfits=_worst(named.ids, trainer.misfit_),
             )
             self._trainer, self._at_state = trainer, (committed.fingerprint, committed.generation)
         return self._store.round(committed.round)
@@ -224,6 +228,12 @@ def digest(chunk: Chunk) -> str:
     for named in names(chunk):
         sha.update(repr(named).encode())
     return sha.hexdigest()
+
+
+def _worst(ids: NDArray[np.int64], misfit: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The items (id, bits) of a round that are remembered as its misfits; of equal ones the earlier."""
+    order = np.argsort(-misfit, kind="stable")[:MISFITS]
+    return [(int(ids[row]), int(misfit[row])) for row in order if misfit[row]]
 
 
 def _skipped(named: Named) -> dict[str, int]:

@@ -162,3 +162,11 @@ def items(
         for row, id_, key, tags_, number in rows
         if stale or row < seen.rows
     ], stale
+
+
+def misfits(connection: sqlite3.Connection, last: int, most: int) -> list[tuple[int, int, int]]:
+    """(id, round, bits) of the items up to round `last` whose code and features agree least, worst first."""
+    if version(connection) == 1:
+        return []
+    select = "SELECT id, round, bits FROM misfits WHERE round <= ? ORDER BY bits DESC, id LIMIT ?"
+    return cells.all_typed("misfits", connection.execute(select, (last, most)), cells.MISFIT)

@@ -19,6 +19,7 @@ Kinds = Mapping[str, Any]
 ITEM: Kinds = {"row": COUNT, "id": COUNT, "key": str | None, "tags": str | None, "round": COUNT}
 REMOVED: Kinds = {**ITEM, "removed": COUNT}
 TAG: Kinds = {"tag": str, "column": int | None, "count": COUNT, "vector": bytes | None}
+MISFIT: Kinds = {"id": COUNT, "round": COUNT, "bits": COUNT}
 UNDO: Kinds = {"round": COUNT, "tag": str, "column": int | None, "count": int | None}
 ROUND: Kinds = {
     **{"round": COUNT, "time": float, "kind": str, "n": COUNT, "removed": COUNT, "ntotal": COUNT},

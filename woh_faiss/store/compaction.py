@@ -24,7 +24,7 @@ from .writing import Writing
 #: Rows read, written or summed at a time.
 _BLOCK = 1 << 18
 #: What is changed as a whole.
-_TABLES = ("rounds", "items", "removed", "tags", "undo")
+_TABLES = ("rounds", "items", "removed", "tags", "undo", "misfits")
 
 
 def compact(writing: Writing) -> int:
@@ -138,6 +138,7 @@ def rollback(writing: Writing, number: int) -> None:
             (number,),
         )
         run.execute("DELETE FROM removed WHERE removed > ?", (number,))
+        run.execute("DELETE FROM misfits WHERE round > ?", (number,))
         _restore_tags(run, number)
         run.execute("DELETE FROM rounds WHERE round > ?", (number,))
         run.execute("UPDATE rounds SET ntotal = (SELECT count(*) FROM items) WHERE round = ?", (number,))

@@ -43,6 +43,17 @@ class Ledger:
         )
         self._sums.change("items", gone=rows)
         self._sums.change("removed", new=gone)
+        ids = [id_ for _, id_, *_ in rows]
+        select = "SELECT id, round, bits FROM misfits WHERE id IN"
+        self._sums.change(
+            "misfits", gone=cells.all_typed("misfits", where_in(self._run, select, ids), cells.MISFIT)
+        )
+        self._run.executemany("DELETE FROM misfits WHERE id = ?", ((id_,) for id_ in ids))
+
+    def add_misfits(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Items (id, round, bits) whose code and features agree least."""
+        self._run.executemany("INSERT INTO misfits (id, round, bits) VALUES (?, ?, ?)", rows)
+        self._sums.change("misfits", new=rows)
 
     def put_tags(self, rows: Sequence[tuple[str, int | None, int, bytes | None]], number: int) -> None:
         """New and changed tags (tag, column, count, vector), and what round `number` found in their place."""

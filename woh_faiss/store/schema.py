@@ -88,6 +88,9 @@ CREATE TABLE undo (
 # Ids that `compact` erased, as keyed digests of 8 bytes: enough to refuse an id that comes again.
 _SPENT = "CREATE TABLE spent (digest BLOB PRIMARY KEY) WITHOUT ROWID"
 
+# The items of each round whose code and features agree least; they go with the item.
+_MISFITS = "CREATE TABLE misfits (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, bits INTEGER NOT NULL)"
+
 #: What makes an empty catalogue.
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -97,6 +100,7 @@ SCHEMA = (
     *_ITEMS,
     _UNDO,
     _SPENT,
+    _MISFITS,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
@@ -110,6 +114,7 @@ FROM_1 = (
     *_ITEMS,
     _UNDO,
     _SPENT,
+    _MISFITS,
     "INSERT INTO rounds SELECT round, time, kind, n, 0, ntotal, trained, first_row, ntotal, checksum, model, "
     "fingerprint, chunk_hash, seconds, health FROM rounds_1",
     "INSERT INTO items SELECT id, row, key, tags, round FROM items_1",

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -229,6 +229,21 @@ class Store:
         if not found:
             raise StoreError(f"{self.path} has no round {number}; its newest is {self.snapshot.round}")
         return found[0]
+
+    def misfits(self, most: int) -> list[tuple[int, int, int]]:
+        """(id, round, bits) of up to `most` items whose code and features agree least, worst first."""
+        last = self.snapshot.round
+        return database.read(self.path, lambda connection: catalog.misfits(connection, last, most))
+
+    def earlier_models(self) -> list[tuple[int, Model]]:
+        """The models before the snapshot's that are kept, with the rounds that wrote them, oldest first."""
+        newest, found = self.snapshot.model, []
+        for name in database.read(self.path, catalog.read_state).models:
+            number = schema.model_round(name)
+            if newest is not None and number < schema.model_round(newest):
+                with suppress(FileNotFoundError):  # a writer keeps newer ones by now
+                    found.append((number, Model(self.path / name)))
+        return found
 
     def tag_rows(self) -> list[TagRow]:
         """(column, tag, count, vector) of every tag, by column, as of the newest commit."""

@@ -23,6 +23,7 @@ SELECTS = {
     "removed": "SELECT row, id, key, tags, round, removed FROM removed",
     "tags": 'SELECT tag, "column", count, vector FROM tags',
     "spent": "SELECT digest FROM spent",
+    "misfits": "SELECT id, round, bits FROM misfits",
     "undo": 'SELECT round, tag, "column", count FROM undo',
 }
 _MODULUS = 1 << 128

@@ -83,6 +83,7 @@ class Writing(Lookups):
         health: dict[str, Any] | None = None,
         remove: Sequence[int] = (),
         numbered: bool = False,
+        misfits: Sequence[tuple[int, int]] = (),
     ) -> Snapshot:
         """The state after this round is on the disk: all of it, or (on any error) none of it.
 
@@ -111,6 +112,8 @@ class Writing(Lookups):
             Live items that are not found any more; an id among `ids` too is replaced.
         numbered : bool
             Whether the new ids are the next free ones, all of them, and none was chosen by a user.
+        misfits : (id, bits) each
+            New items to remember as those whose code and features agree least, and by how many bits not.
 
         Raises
         ------
@@ -181,6 +184,7 @@ class Writing(Lookups):
             )
             ledger.retire(gone, number)
             ledger.add_items(items)
+            ledger.add_misfits([(id_, number, bits) for id_, bits in misfits])
             ledger.put_tags(tag_values, number)
             if len(state.models) > self._keep:
                 state.models = state.models[-self._keep :]
