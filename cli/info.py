@@ -16,9 +16,22 @@ from .options import index_option, json_option, print_json
 @click.option(
     "--tags", "n_tags", type=click.IntRange(min=0), default=10, show_default=True, help="Tags to list."
 )
+@click.option(
+    "--misfits",
+    "n_misfits",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="Items to list whose tags and features disagree most.",
+)
 @one_line_errors
-def info(index_path: Path, as_json: bool, n_tags: int) -> None:
-    """Show rounds, items, bits, tags, sizes and model of the index.
+def info(index_path: Path, as_json: bool, n_tags: int, n_misfits: int) -> None:
+    """Show rounds, items, bits, tags, sizes, model and health of the index.
+
+    Of the codes of each round: balance (0.5 at best) and entropy (1 at best) of a bit, the largest
+    correlation of two, the share of distinct codes, and of items with a tag that is learned from. Of the hash
+    function: the share of bits it sets otherwise than an earlier one that is kept (see build --keep-models).
+    Of the items: those that tags and features want the most bits of set otherwise; wrong tags show up here.
 
     \b
     Example:
@@ -27,7 +40,8 @@ def info(index_path: Path, as_json: bool, n_tags: int) -> None:
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        facts = index.info(n_tags)
+        health = index.health(n_misfits)
+        facts = index.info(n_tags) | {name: health[name] for name in ("drift", "misfits")}
     if as_json:
         print_json(facts)
         return

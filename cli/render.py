@@ -58,7 +58,7 @@ def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> 
 
 
 def print_info(facts: dict[str, Any]) -> None:
-    """What `WOHIndex.info` says, as three short tables."""
+    """What `WOHIndex.info` says, and its health, as short tables."""
     out = console()
     summary = Table(box=box.SIMPLE_HEAD, show_header=False)
     names = ["path", "ntotal", "rounds", "bits", "stored_bits", "d", "anchors", "preset", "fingerprint"]
@@ -71,24 +71,38 @@ def print_info(facts: dict[str, Any]) -> None:
     summary.add_row("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items()))
     out.print(summary)
     table = Table(box=box.SIMPLE_HEAD)
-    for name in (
-        "round",
-        "kind",
-        "items",
-        "removed",
-        "learned from",
-        "ntotal",
-        "seconds",
-        "bit balance",
-        "distinct codes",
-    ):
+    for name in ("round", "kind", "items", "learned", "ntotal", "seconds"):
+        table.add_column(name, justify="right")
+    for name in ("balance", "entropy", "correlation", "distinct", "tagged"):
         table.add_column(name, justify="right")
     for row in facts["history"]:
-        health = row["health"] or {}
-        balance, distinct = health.get("balance"), health.get("distinct")
         table.add_row(
-            str(row["round"]), row["kind"], f"{row['n']:,}", f"{row['removed']:,}",
-            f"{row['trained']:,}", f"{row['ntotal']:,}", f"{row['seconds']:.2f}",
-            "" if balance is None else f"{balance:.2f}", "" if distinct is None else f"{distinct:.0%}",
+            str(row["round"]), row["kind"], f"{row['n']:,}", f"{row['trained']:,}", f"{row['ntotal']:,}",
+            f"{row['seconds']:.2f}", *_figures(row["health"] or {}),
         )  # fmt: skip
     out.print(table)
+    for moved in facts["drift"]:
+        most = max(moved["bits"])
+        out.print(
+            f"  since round {moved['round']} the hash function sets {moved['turned']:.1%} of bits otherwise "
+            f"(bit {moved['bits'].index(most)} most: {most:.1%})"
+        )
+    if facts["misfits"]:
+        table = Table(title="tags and features disagree", title_justify="left", box=box.SIMPLE_HEAD)
+        table.add_column("id", justify="right")
+        table.add_column("key", overflow="fold")
+        table.add_column("bits", justify="right")
+        table.add_column("tags", overflow="fold")
+        for item in facts["misfits"]:
+            table.add_row(str(item["id"]), item["key"] or "", str(item["differ"]), ", ".join(item["tags"]))
+        out.print(table)
+
+
+def _figures(health: dict[str, Any]) -> list[str]:
+    """What the columns on a round's codes say; empty where it is not known."""
+    shown = [
+        f"{health[name]:.2f}" if name in health else "" for name in ("balance", "entropy", "correlation")
+    ]
+    shown.append(f"{health['distinct']:.0%}" if "distinct" in health else "")
+    shown.append(f"{health['items_tagged'] / health['items']:.0%}" if health.get("items") else "")
+    return shown
