@@ -49,7 +49,7 @@ def _tagged(rng: Any, n: int) -> tuple[Any, list[str]]:
 
 
 def _catalogue(index: Any) -> int:
-    return int(index.info()["sizes"]["catalog.db"])
+    return int((index.path / "catalog.db").stat().st_size)
 
 
 def _coming_and_going(path: Path, cycles: int, between: int, own_ids: bool) -> Iterator[dict[str, object]]:
@@ -82,7 +82,7 @@ def _coming_and_going(path: Path, cycles: int, between: int, own_ids: bool) -> I
                 yield {
                     "cycles": cycle,
                     "resident_MB": round(process.memory_info().rss / 1e6, 1),
-                    "bytes": {n: s for n, s in index.info()["sizes"].items() if n in FILES},
+                    "bytes": {name: (path / name).stat().st_size for name in FILES},
                     "catalogue_bytes_a_round": round((_catalogue(index) - empty) / (2 * cycle)),
                     "seconds_a_cycle": round(spent / max(1, cycles // 10), 5),
                     "seconds_a_compaction": round(compacting, 4),

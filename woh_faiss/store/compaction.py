@@ -71,20 +71,20 @@ def _places(writing: Writing, alive: NDArray[np.bool_], first: int) -> list[tupl
     """
     codes, ids = mapped(writing.folder / schema.CODES, writing.folder / schema.IDS, writing.d, len(alive))
     ends, found = np.concatenate([[0], np.cumsum(alive)]), []
-    for done in catalog.rounds(writing.connection, 1, writing.snapshot.round):
-        if done.end_row <= first:
-            continue
-        if not done.first_row <= done.end_row <= len(alive):
-            raise sqlite3.DatabaseError(f"round {done.round} has rows that are not there")
-        rows = slice(done.first_row, done.end_row)
-        a, b = int(ends[done.first_row]), int(ends[done.end_row])
-        lost = b - a < done.end_row - done.first_row
-        if lost and checksum(codes[rows], ids[rows]) != done.checksum:
+    select = "SELECT round, first_row, end_row, checksum FROM rounds WHERE end_row > ?"
+    kinds = cells.some(cells.ROUND, "round", "first_row", "end_row", "checksum")
+    for row in writing.connection.execute(select, (first,)):
+        number, start, end, known = cells.typed("rounds", row, kinds)
+        if not start <= end <= len(alive):
+            raise sqlite3.DatabaseError(f"round {number} has rows that are not there")
+        a, b = int(ends[start]), int(ends[end])
+        lost = b - a < end - start
+        if lost and checksum(codes[start:end], ids[start:end]) != known:
             raise StoreError(
-                f"{writing.folder / schema.CODES} or {schema.IDS}: the bytes of round {done.round} are not "
+                f"{writing.folder / schema.CODES} or {schema.IDS}: the bytes of round {number} are not "
                 "what was written; restore both from a backup ('woh-index verify' tells all faults)"
             )
-        found.append((done.round, a, b, lost))
+        found.append((number, a, b, lost))
     return found
 
 
