@@ -113,14 +113,12 @@ def main() -> None:
     for name, (a, b) in spans.items():
         some = 1000 * np.concatenate([s[i:j] for s, i, j in zip(seconds, a, b, strict=True)])
         percentiles[name] = np.percentile(some, [50, 99])
-        print(
-            f"{name}: {len(some):,} queries, p50 {percentiles[name][0]:.2f} ms, p99 {percentiles[name][1]:.2f} ms"
-        )
+        p50, p99 = percentiles[name]
+        print(f"{name}: {len(some):,} queries, p50 {p50:.2f} ms, p99 {p99:.2f} ms")
     ratio = percentiles["writing"][1] / percentiles["idle"][1]
     print(f"{args.updates} updates in {took:.0f} s, readers' exit codes {failed}")
-    print(
-        f"p99 while writing against idle {ratio:.2f}: {'PASS' if ratio <= 2 and not any(failed) else 'FAIL'}"
-    )
+    passed = ratio <= 2 and not any(failed)
+    print(f"p99 while writing against idle {ratio:.2f}: {'PASS' if passed else 'FAIL'}")
 
 
 if __name__ == "__main__":
