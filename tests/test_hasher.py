@@ -41,3 +41,14 @@ def test_arrays_round_trip(hasher):
 def test_another_width_is_refused(hasher):
     with pytest.raises(InputError, match="features have 5 columns, the model was fitted with 6"):
         hasher.encode(np.ones((2, 5)))
+
+
+def test_drift_is_the_share_of_anchors_whose_bit_turned(hasher):
+    turned = hasher.P.copy()
+    turned[:, 3] *= -1  # every anchor's
+    turned[:, 5] = np.random.default_rng(4).normal(size=9)
+    A = hasher.kernel.A
+    some = np.mean((hasher.kernel.map(A) @ turned[:, 5] >= 0) != (hasher.decision_function(A)[:, 5] >= 0))
+    drift = hasher.drift(Hasher(hasher.kernel, turned))
+    assert_allclose(drift, np.eye(16)[3] + some * np.eye(16)[5])
+    assert not hasher.drift(hasher).any()

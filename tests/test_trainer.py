@@ -190,3 +190,24 @@ def test_hyper_parameters_by_name_replace_those_of_a_config():
     assert WOH(config).config == config
     with pytest.raises(ConfigError, match="unknown hyper-parameters bit;"):
         WOH(bit=8)
+
+
+@pytest.mark.parametrize("maker", TRAINERS.values(), ids=TRAINERS)
+def test_misfits_are_the_bits_that_features_alone_would_set_otherwise(maker):
+    woh = maker(min_count=2)
+    for seed in range(3):
+        X, tags = stream(seed)
+        tags[seed] = [f"only in round {seed}"]
+        woh.partial_fit(X, tags)
+        differ = (woh.transform(X) != codes.unpack(woh.codes_)).sum(axis=1)
+        assert_array_equal(woh.misfit_, np.where(woh.trained_, differ, 0))
+
+
+def test_items_with_the_tags_of_others_misfit_most():
+    X, tags = stream(n=400)
+    swapped = np.arange(0, 400, 40)
+    for i in swapped:
+        tags[i] = [next(word for word in WORDS if word not in tags[i])]
+    woh = make_adaptive().partial_fit(X, tags)
+    others = np.setdiff1d(np.arange(400), swapped)
+    assert woh.misfit_[swapped].mean() > 4 * woh.misfit_[others].mean()

@@ -63,6 +63,16 @@ class Hasher:
         """
         return codes.pack(self.decision_function(X))
 
+    def drift(self, earlier: Hasher) -> NDArray[np.float64]:
+        """How far codes have moved since an `earlier` function: (r,), a share a bit.
+
+        It is the share of this function's anchors whose bit is another now. Stored codes do not move: this
+        is how much more a new query differs from an old item than from a new one.
+        """
+        A = self.kernel.A
+        share: NDArray[np.float64] = (codes.unpack(self.encode(A)) != codes.unpack(earlier.encode(A))).mean(0)
+        return share
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its numbers by name, but for the anchors, which are stored once and apart."""
         kernel = self.kernel

@@ -53,6 +53,9 @@ class WOH:
         Packed codes of the latest chunk, in its order.
     trained_ : (n,) bool
         Which of its items were learned from; the rest carry no known tag and were only encoded.
+    misfit_ : (n,) int64
+        Bits in which each of its codes differs from what the item's features alone would get: where it is
+        large, tags and picture say different things. 0 where nothing was learned from.
     vocabulary_ : Vocabulary
         The tags so far and their vectors; `coverage_` says how much of the latest chunk they cover.
     hasher_ : Hasher
@@ -161,8 +164,9 @@ class WOH:
         )
         Y, Z_tags, trained = vocabulary.matrices(chunk.tags)
         Zs = Z_tags if Z is None else _checked("Z", Z, (len(chunk), None))
+        misfit = np.zeros(len(chunk), np.int64)
         if trained.any():
-            learned, packed = self._round(chunk.features, Y, Zs, trained, vocabulary, B0)
+            learned, packed, misfit[trained] = self._round(chunk.features, Y, Zs, trained, vocabulary, B0)
         elif self._learned is None:
             raise InputError(
                 f"none of the {len(chunk)} items of the first chunk has a tag that was seen "
@@ -173,7 +177,7 @@ class WOH:
 
         self.rounds_ += bool(trained.any())
         self.vocabulary_, self.coverage_, self.touched_ = vocabulary, coverage, touched
-        self._learned, self.codes_, self.trained_ = learned, packed, trained
+        self._learned, self.codes_, self.trained_, self.misfit_ = learned, packed, trained, misfit
         return self
 
     def _round(
@@ -184,8 +188,9 @@ class WOH:
         trained: NDArray[np.bool_],
         vocabulary: Vocabulary,
         B0: ArrayLike | None,
-    ) -> tuple[Learned, NDArray[np.uint8]]:
-        """One more round, and the chunk's codes; those of items that took no part are the new function's."""
+    ) -> tuple[Learned, NDArray[np.uint8], NDArray[np.int64]]:
+        """One more round, the chunk's codes (the new function's for items that took no part), the misfits
+        of those that did."""
         config, known = self.config, self._learned
         if known is not None:
             _same_width(Z.shape[1], known.stats.C5.shape[1])
@@ -214,7 +219,9 @@ class WOH:
         packed = np.empty((len(X), config.bits // 8), np.uint8)
         packed[trained] = codes.pack(done.B[start.given :])
         packed[~trained] = hasher.encode(X[~trained])
-        return Learned(hasher, done.W, done.stats, memory, anchors), packed
+        new = slice(start.given, None)
+        misfit = (sign(start.phi[new] @ done.P) != done.B[new]).sum(axis=1)
+        return Learned(hasher, done.W, done.stats, memory, anchors), packed, misfit
 
     def _random_start(
         self,

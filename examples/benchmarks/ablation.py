@@ -1,0 +1,153 @@
+"""MAP with each choice of the adaptive preset switched off alone, beside the whole of it.
+
+    python examples/benchmarks/ablation.py corel5k.npz --word-vectors glove.txt --seeds 0 1 2
+
+Takes a chunk file with tags and labels (default: the shipped pictures); every row sees the same splits.
+The tables in docs/results.md were printed by this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+DATA = Path(__file__).parents[1] / "data"
+WHOLE = "nothing"
+SHIPPED = [*sorted(DATA.glob("chunk-*.npz")), DATA / "queries.npz"]
+
+
+def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """What each row changes: fields of the config, and what stands in for parts of woh_faiss, by name."""
+    import numpy as np
+    from scipy.sparse import csr_array
+
+    from woh_faiss import adaptive, kernel, solver, targets, trainer
+
+    rng = np.random.default_rng(0)
+    start, fit = targets.TagSide.start, kernel.Kernel.fit
+
+    def random_codes(learn: Any, phi: Any, Y: Any, Z: Any, B0: Any, *rest: Any, **named: Any) -> Any:
+        drawn = rng.choice([-1.0, 1.0], size=B0.shape)
+        drawn[: named["given"]] = B0[: named["given"]]
+        return learn(phi, Y, Z, drawn, *rest, **named)
+
+    def no_steps(learn: Any, phi: Any, Y: Any, Z: Any, B0: Any, *rest: Any, **named: Any) -> Any:
+        return learn(phi, Y, Z, B0, *rest, **(named | {"given": len(B0)}))
+
+    def stiff(factor: Any, C: Any, ridge: Any) -> Any:
+        return factor(C, ridge * 800 if len(C) > 200 else ridge)  # of P: those of V and W are r + 1 wide
+
+    def no_constant(sparing: Any, ridge: float, C: Any) -> Any:
+        return np.append(sparing(ridge, C)[:-1], 1e9 * np.trace(C))
+
+    def halves(a: float, q: float) -> Any:
+        """The two halves of T in other shares: both are weighed by the root of what they are of half."""
+
+        def weighed(_: type, *args: Any) -> Any:
+            both = start(*args)
+            return replace(both, a=a * both.a, q=q * both.q)
+
+        return classmethod(weighed)
+
+    def wide(X: Any, A: Any, *, energy: bool) -> Any:
+        half = fit(X, A, energy=energy)
+        bare = kernel.Kernel(half.A, 2 * half.width, np.zeros(len(half.A)), unit=energy)
+        centred = replace(bare, mean=bare.map(X).mean(axis=0))
+        return replace(centred, scale=float(np.sqrt(np.square(centred.map(X)).sum(axis=1).mean())))
+
+    def not_tfidf(self: Any, Y: csr_array, df: Any, n: int) -> csr_array:
+        return targets.unit_length(targets.smoothed(Y, self.C, df))
+
+    learn, aim, keep = trainer.learn_round, adaptive._aim, adaptive.remembered
+    factor, sparing = solver.factor, solver._sparing
+    return {
+        WHOLE: ({}, {}),
+        "P's ridge as stiff as published (800 times)": ({}, {"solver.factor": partial(stiff, factor)}),
+        "ridges of P, V and W a tenth": ({"alpha": 0.001}, {}),
+        "ridges of P, V and W ten times": ({"alpha": 0.1}, {}),
+        "codes start at random": ({}, {"trainer.learn_round": partial(random_codes, learn)}),
+        "no steps: codes are sign(G)": ({}, {"trainer.learn_round": partial(no_steps, learn)}),
+        "no aim in the steps (mu = 0)": ({"mu": 0.0}, {}),
+        "G of the tags alone": ({}, {"adaptive._aim": lambda Gv, Gt: aim(0 * Gv, Gt)}),
+        "G of the features alone": ({}, {"adaptive._aim": lambda Gv, Gt: aim(Gv, 0 * Gt)}),
+        "frame not turned (no ITQ)": ({}, {"frame.ITQ": 0}),
+        "given codes have no room: r directions": ({}, {"adaptive.ROOM": 1}),
+        "no first items kept": ({}, {"trainer.remembered": lambda s, done, most: keep(s, done, 0)}),
+        "frame's ridge 0.01, not chosen": ({}, {"adaptive.RIDGES": (0.01,)}),
+        "frame's ridge 1, not chosen": ({}, {"adaptive.RIDGES": (1.0,)}),
+        "tags not weighed (no idf)": ({}, {"targets.TagSide.y": not_tfidf}),
+        "tags not smoothed": ({}, {"targets.NEIGHBOURS": 0}),
+        "tags raw: 0 and 1": ({}, {"targets.TagSide.y": lambda self, Y, df, n: Y.astype(float)}),
+        "T of the tags alone": ({}, {"targets.TagSide.start": halves(2**0.5, 0.0)}),
+        "T of the word vectors alone": ({}, {"targets.TagSide.start": halves(0.0, 2**0.5)}),
+        "M not fitted anew": ({}, {"targets.TagSide.refitted": lambda self, y, z, B: self}),
+        "no M: tags through V and W": ({}, {"targets.MOST_COLUMNS": 0}),
+        "no V (theta = 0)": ({"theta": 0.0}, {}),
+        "no W": ({}, {"solver.W_of": lambda stats, config: np.zeros_like(stats.D2)}),
+        "all items weigh alike": ({}, {"solver.weights": lambda B, *rest: np.ones(len(B))}),
+        "no constant column": ({}, {"solver._sparing": partial(no_constant, sparing)}),
+        "kernel twice as wide": ({}, {"kernel.Kernel.fit": staticmethod(wide)}),
+        "300 anchors": ({"anchors": 300}, {}),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", type=Path, nargs="*", default=SHIPPED)
+    parser.add_argument("--word-vectors", type=Path, default=DATA / "glove-100d-tags.w2v.txt")
+    parser.add_argument("--bits", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", help="Rows whose name holds this.", default="")
+    args = parser.parse_args()
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)  # read once, when numpy loads
+    import numpy as np
+
+    from woh_faiss import WOHConfig, WordVectors, read_chunk
+    from woh_faiss.chunks import joined
+    from woh_faiss.protocol import stream
+
+    chunk = joined([read_chunk(path) for path in args.files])
+    chunk = chunk.rows(np.diff(chunk.tags.indptr) > 0)
+    vectors = WordVectors.open(args.word_vectors)
+
+    def at_the_end(config: WOHConfig, seed: int) -> float:
+        """MAP after the last round."""
+        named = {"chunks": args.chunks, "queries": args.queries, "seed": seed, "word_vectors": vectors}
+        return next(islice(stream(chunk, [config], **named), args.chunks - 1, None)).map
+
+    print("| switched off |", " | ".join(f"{bits} bits" for bits in args.bits), "|")
+    print("|---|", "---|" * len(args.bits), sep="")
+    whole: list[float] = []
+    for name, (fields, parts) in switches().items():
+        if name != WHOLE and args.only not in name:
+            continue
+        means = []
+        for bits in args.bits:
+            config = WOHConfig(bits=bits, min_count=1, **fields)
+            with ExitStack() as stack:
+                for part, instead in parts.items():
+                    stack.enter_context(patch(f"woh_faiss.{part}", instead))
+                means.append(float(np.mean([at_the_end(config, seed) for seed in args.seeds])))
+        whole = whole or means
+        cells = [
+            f"{mean:.3f}" + ("" if name == WHOLE else f" ({mean - best:+.3f})")
+            for mean, best in zip(means, whole, strict=True)
+        ]
+        print(f"| {name} |", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()

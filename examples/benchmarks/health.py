@@ -1,0 +1,98 @@
+"""What the figures of an index's health are worth: drift, encoding anew, and finding wrong tags.
+
+    python examples/benchmarks/health.py corel5k.npz --word-vectors glove.txt --seeds 0 1 2
+
+Prints, per code length: the share of bits of the anchors that each round turned; MAP with the codes as they
+were learned and with every code made anew by the last hash function; and how well wrong tags are found (area
+under the ROC curve, 0.5 is chance) when every twentieth item carries the tags of another: by the bits in
+which learned code and features differ (`misfit_`), and by the residual of the l2,1 norm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", type=Path, nargs="*", default=[*sorted(DATA.glob("chunk-*.npz"))])
+    parser.add_argument("--word-vectors", type=Path, default=DATA / "glove-100d-tags.w2v.txt")
+    parser.add_argument("--bits", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)  # read once, when numpy loads
+    import numpy as np
+    from scipy.stats import mannwhitneyu
+
+    from woh_faiss import WOH, WordVectors, codes, read_chunk
+    from woh_faiss.chunks import TagLists, joined
+    from woh_faiss.evaluation import mean_average_precision
+    from woh_faiss.meaning import Meaning
+    from woh_faiss.protocol import split
+
+    chunk = joined([read_chunk(path) for path in args.files])
+    chunk = chunk.rows(np.diff(chunk.tags.indptr) > 0)
+    vectors = WordVectors.open(args.word_vectors)
+
+    def learned(bits, stream, parts):
+        """The trainer after each part, and the part's codes."""
+        woh = WOH(bits=bits, min_count=1)
+        for part in parts:
+            some = stream.rows(part)
+            woh.partial_fit(some.features, some.tags, word_vectors=vectors)
+            yield woh, woh.codes_
+
+    def area(scores, wrong):
+        return mannwhitneyu(scores[wrong], scores[~wrong]).statistic / (wrong.sum() * (~wrong).sum())
+
+    for bits in args.bits:
+        turned, kept, anew, by_misfit, by_residual = [], [], [], [], []
+        for seed in args.seeds:
+            held_out, rest = split(chunk, args.queries, seed)
+            parts, before, stored, turns = np.array_split(rest, args.chunks), None, [], []
+            for woh, packed in learned(bits, chunk, parts):
+                if before is not None:
+                    turns.append(woh.hasher_.drift(before).mean())
+                before = woh.hasher_
+                stored.append(packed)
+            turned.append(turns)
+            queries = woh.encode(chunk.features[held_out])
+            labels = chunk.labels[held_out], chunk.labels[rest]
+            for maps, database in (kept, np.vstack(stored)), (anew, woh.encode(chunk.features[rest])):
+                maps.append(mean_average_precision(queries, database, *labels))
+
+            rng = np.random.default_rng(seed)
+            wrong = np.zeros(len(chunk), bool)
+            swapped = rng.choice(len(chunk), len(chunk) // 20, replace=False)
+            wrong[swapped] = True
+            lists = [chunk.tags.of_row(i) for i in range(len(chunk))]
+            for i, tags in zip(swapped, [lists[i] for i in np.roll(swapped, 1)], strict=True):
+                lists[i] = tags
+            noisy = replace(chunk, tags=TagLists.from_lists(lists))
+            *_, (woh, packed) = learned(bits, noisy, parts)
+            last = noisy.rows(parts[-1])
+            meaning = Meaning.of(woh.config, woh.state(), woh.vocabulary_)
+            Y, _, _ = woh.vocabulary_.matrices(last.tags)
+            y = meaning.side.y(Y, woh.vocabulary_.df, meaning.n).toarray()
+            Bp = np.column_stack([codes.unpack(packed), np.ones(len(packed))])
+            by_misfit.append(area(woh.misfit_, wrong[parts[-1]]))
+            by_residual.append(area(np.linalg.norm(y - Bp @ meaning.W, axis=1), wrong[parts[-1]]))
+        print(f"{bits} bits, {len(args.seeds)} splits of {len(chunk):,} items, {args.chunks} chunks")
+        print("  bits turned by rounds 2, 3, ...:", *(f"{share:.1%}" for share in np.mean(turned, axis=0)))
+        print(f"  MAP with codes as learned {np.mean(kept):.3f}, made anew {np.mean(anew):.3f}")
+        print(f"  wrong tags found by misfit {np.mean(by_misfit):.2f}, residual {np.mean(by_residual):.2f}")
+
+
+if __name__ == "__main__":
+    main()
