@@ -34,6 +34,7 @@ bench: $(READY)  ## the benchmarks behind the README's figures; ratios taken in 
 	$(BIN)/python examples/benchmarks/start_up.py
 	$(BIN)/python examples/benchmarks/update_cost.py
 	$(BIN)/python examples/benchmarks/rerank_cost.py
+	$(BIN)/python examples/benchmarks/long_life.py
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -41,7 +41,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def _finish(connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO meta VALUES (?, ?)", (schema.SPENT_KEY, secrets.token_hex(16)))
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (schema.SPENT_KEY, os.urandom(16).hex()))
     found = sums.Sums(connection)
     found.renew(*sums.SELECTS)
     found.store()
