@@ -130,10 +130,10 @@ def rollback(number: int, index_path: Path) -> None:
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        before = index.rounds()
+        before = index.rounds()[-1].round if index.rounds() else 0
         index.rollback(number)
         click.echo(
-            f"back after round {number}; {len(before) - number:,} rounds undone; "
+            f"back after round {number}; {before - number:,} rounds undone; "
             f"{index.ntotal:,} items in all",
             err=True,
         )

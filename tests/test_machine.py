@@ -66,6 +66,7 @@ class Lives(RuleBasedStateMachine):
         self.models, self.restorable = [], 0
         self.next_id = self.auto_end = self.seed = 0
         self.erased = set()
+        self.rounds = {0: "none"}  # kind of each that is not forgotten
 
     def teardown(self):
         for index in (self.index, self.reader):
@@ -108,6 +109,7 @@ class Lives(RuleBasedStateMachine):
 
     def committed(self, live, removed=()):
         """One more round."""
+        self.rounds[len(self.history)] = self.index.rounds()[-1].kind
         self.history.append(State(live, frozenset(removed) - {*live}))
 
     # ---- what may happen -----------------------------------------------------------------------------
@@ -226,24 +228,33 @@ class Lives(RuleBasedStateMachine):
     def compact(self, at):
         if self.act("compact", lambda: self.index.compact(), at):
             alive = [id(known) for known in self.live.values()]
+            every = {id(known) for state in self.history for known in state.live.values()}
+            if every - {*alive} or self.history[-1].removed:
+                self.forget()
             self.erased |= {id_ for id_ in self.history[-1].removed if id_ >= self.auto_end} - {*self.live}
             self.history = [
                 State({id_: known for id_, known in state.live.items() if id(known) in alive})
                 for state in self.history
             ]
 
+    def forget(self):
+        """Compacting leaves no record of rounds that learned nothing and of which nothing is left."""
+        kept = {0, len(self.history) - 1, *(known.round for known in self.live.values())}
+        self.rounds = {n: kind for n, kind in self.rounds.items() if kind == "trained" or n in kept}
+
     @rule(back=st.integers(0, 6), at=st.none() | st.integers(0, 20))
     def rollback(self, back, at):
         target = len(self.history) - 1 - back
-        if back and target >= self.restorable:
+        if back and target >= self.restorable and target in self.rounds:
             if self.act("rollback", lambda: self.index.rollback(target), at):
                 self.history = self.history[: target + 1]
+                self.rounds = {n: kind for n, kind in self.rounds.items() if n <= target}
                 self.models = [number for number in self.models if number <= target]
                 if not self.models:  # from which on only `update` works
                     self.grow("update", 12, "none", [], [], "error", None)
         else:
             COUNTED["refused"] += 1
-            with pytest.raises(InputError, match=r"cannot be restored|an earlier one than the newest"):
+            with pytest.raises(InputError, match="cannot be restored|an earlier one than the newest|forgotten"):
                 self.index.rollback(target)
 
     @rule()
@@ -260,7 +271,9 @@ class Lives(RuleBasedStateMachine):
             self.reader = WOHIndex.open(self.path)
         self.reader.refresh()
         self.behind = dict(self.live)
-        assert [done.round for done in self.reader.rounds()] == [done.round for done in self.index.rounds()]
+        for index in (self.index, self.reader):
+            kinds = {done.round: done.kind for done in index.rounds()}
+            assert {0: "none", **kinds} == self.rounds
 
     # ---- what must hold ------------------------------------------------------------------------------
 

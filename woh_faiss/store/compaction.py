@@ -30,6 +30,7 @@ _TABLES = ("rounds", "items", "removed", "tags", "undo", "misfits")
 def compact(writing: Writing) -> int:
     """Forget what was removed: code, id, key, tags, and tags no one else has and nothing was learned from.
 
+    Rounds that learned nothing and of which no item is left are forgotten, too, but for the newest.
     Returns how many rows went; `scrub` must follow.
     """
     run, rows = writing.connection, writing.snapshot.rows
@@ -60,6 +61,11 @@ def compact(writing: Writing) -> int:
             if lost:
                 new = checksum(codes[a:b], ids[a:b])
                 run.execute("UPDATE rounds SET checksum = ? WHERE round = ?", (new, number))
+        # Else an index whose items come and go would grow by their records for ever.
+        run.execute(
+            "DELETE FROM rounds WHERE kind != 'trained' AND first_row = end_row AND round < ?",
+            (writing.snapshot.round,),
+        )
         ledger.renew(*_TABLES)
     return len(dead)
 
@@ -119,6 +125,8 @@ def rollback(writing: Writing, number: int) -> None:
     with database.failures(writing.folder, 0):
         found = catalog.rounds(run, number, number)
     end, model = (found[0].end_row, found[0].model) if found else (0, None)
+    if number and not found:
+        raise InputError(f"round {number} is forgotten: compact erased its last items; give another one")
     if number < earliest or not (model is None or model in writing.state.models):
         raise InputError(
             f"round {number} cannot be restored, its model is not kept any more; "
