@@ -3,8 +3,8 @@
     python examples/benchmarks/long_life.py [--cycles 10000] [--compact 100] [--rounds 500] [--own-ids]
 
 Prints a line a tenth of the way: resident memory, bytes of the files, seconds of a cycle and of a compaction;
-then seconds to open the index and to update it. Items have 16 features, codes 64 bits. What grows is the
-catalogue: by the record of each round, and with --own-ids by a digest of each id.
+then seconds to open the index and to update it. Items have 16 features, codes 64 bits. With --own-ids
+the catalogue grows by a digest of each id.
 """
 
 from __future__ import annotations
