@@ -133,7 +133,6 @@ def rollback(number: int, index_path: Path) -> None:
         before = index.rounds()[-1].round if index.rounds() else 0
         index.rollback(number)
         click.echo(
-            f"back after round {number}; {before - number:,} rounds undone; "
-            f"{index.ntotal:,} items in all",
+            f"back after round {number}; {before - number:,} rounds undone; {index.ntotal:,} items in all",
             err=True,
         )

@@ -21,7 +21,7 @@ D, KEEP = 32, 2
 OPERATIONS = ["trained", "encoded", "replace", "remove", "remove", "compact", "rollback", "reopen", "read"]
 
 
-REFUSED = "cannot be restored|an earlier one than the newest|is forgotten"
+REFUSED = r"cannot be restored|an earlier one than the newest|is forgotten"
 
 
 class Naive:
