@@ -40,9 +40,9 @@ def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
 
 def unit_rows(X: NDArray[Any]) -> Matrix:
     """Rows of X (n, d) scaled to length 1 in float64; a row of zeros stays one."""
-    X = np.asarray(X, dtype=np.float64)
-    length = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
-    rows: Matrix = np.divide(X, length, out=np.zeros_like(X), where=length > 0)
+    rows: Matrix = np.array(X, dtype=np.float64)
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    rows /= np.where(length > 0, length, 1.0)  # in place: another array of that size costs more than the sums
     return rows
 
 

@@ -25,7 +25,7 @@ NEIGHBOURS = 20
 #: Co-occurrence counts kept a tag: bounds memory for large vocabularies.
 PARTNERS = 100
 #: Columns of T up to which T'T is kept, to fit M anew; beyond it the codes' own maps are inverted instead.
-MOST_COLUMNS = 1000
+MOST_COLUMNS = 1500
 #: Ridge of M, as a share of T's mean energy a column.
 RIDGE_M = 0.1
 
