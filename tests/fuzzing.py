@@ -201,7 +201,7 @@ def try_index(path: Path) -> Iterator[Callable[[], Any]]:
 
     def rollback() -> None:
         with WOHIndex.open(path) as index:
-            index.rollback(index.rounds()[-1].round - 1)
+            index.rollback([0, *(done.round for done in index.rounds())][-2])
 
     yield from (add, update, remove, replace, again, compact, rollback)
 

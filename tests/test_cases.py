@@ -139,14 +139,26 @@ def test_an_index_is_known_by_its_content_not_by_its_place(index, tmp_path):
             assert same.update(*tagged(1)).round == 2
 
 
-def test_a_model_of_another_index_is_not_mixed_in(tmp_path):
-    """Of the same width and number of bits, of another seed: learning on would mix two codes."""
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda index: index.update(*tagged(1)),
+        lambda index: index.add(tagged(1)[0]),
+        lambda index: index.search(tagged(1)[0], 3),
+        lambda index: index.range_search(tagged(1)[0], 3),
+        lambda index: index.search_tags(["sea"], 3),
+        lambda index: index.explain([0]),
+    ],
+    ids=["update", "add", "search", "range_search", "search_tags", "explain"],
+)
+def test_a_model_of_another_index_is_not_mixed_in(tmp_path, use):
+    """Of the same width and number of bits, of another seed: codes of two functions do not compare."""
     for seed in (0, 1):
         with WOHIndex.create(tmp_path / str(seed), seed=seed, **SMALL) as index:
             index.update(*tagged(0))
     shutil.copy(tmp_path / "1" / "model-1.npz", tmp_path / "0" / "model-1.npz")
     with WOHIndex.open(tmp_path / "0") as index, pytest.raises(StoreError, match="SHA-256 is not the one"):
-        index.update(*tagged(1))
+        use(index)
 
 
 @pytest.mark.skipif(not MAPS.exists(), reason="the system does not list maps")

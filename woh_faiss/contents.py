@@ -118,6 +118,7 @@ class IndexContents:
                 f"{self.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
             )
         if held is None or held[0] != fingerprint:
+            view.check_model()  # another index's of the same shape would answer, and wrongly
             model = view.learned()
             with model.damage():
                 hasher = Hasher.from_arrays(model, view.anchor_rows())

@@ -226,7 +226,6 @@ class IndexReader(IndexContents):
         self._hasher_of(view)  # says so where nothing was learned
         held = self._tag_side
         if held is None or held[0] != view.snapshot:
-            view.check_model()
             model = view.learned()
             with model.damage():
                 c = model["W"].shape[1]  # the catalogue may know of tags that a newer round admitted

@@ -130,10 +130,7 @@ class View:
         return self.anchors
 
     def check_model(self) -> None:
-        """StoreError unless the files of the model are those that were committed, to the byte.
-
-        For what must not go wrong silently: a query is content with the CRC of each array it reads.
-        """
+        """StoreError unless the files of the model are those that were committed, to the byte."""
         self.learned().check(self.snapshot.fingerprint)
         if "A" not in self.learned():
             self._anchors().check(database.read(self.folder, catalog.read_state).anchors)
