@@ -139,7 +139,7 @@ def test_any_cell_of_the_catalogue_may_hold_anything(tried, folder, base, cells,
 
 @examples(50)
 @given(
-    name=st.sampled_from(["P", "mean", "width", "scale", "unit", "W", "C1", "C5", "adaptive_n", "tags_a"]),
+    name=st.sampled_from(["P", "mean", "width", "scale", "unit", "W", "C1", "C5", "n", "tags_a"]),
     shape=st.lists(st.integers(0, 12), max_size=3),
     dtype=st.sampled_from(["f8", ">f4", "i8", "U3", "c16", "b1", "M8[s]"]),
     fill=st.sampled_from([0, 1, -1, 3, np.nan, np.inf]),

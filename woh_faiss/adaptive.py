@@ -86,7 +86,7 @@ def semantic_start(
         Anchors to use for ever, instead of drawing them.
     """
     memory = None if known is None else known.memory
-    n = len(X) + (memory.n if memory else 0)
+    n = len(X) + (known.stats.n if known is not None else 0)
     if known is None or memory is None:
         early = Early.none(X.shape[1], config.bits, Z.shape[1], Y.shape[1])
     elif memory.early is None:
@@ -103,7 +103,7 @@ def remembered(start: Start, done: Round, most: int) -> Adaptive | None:
     early = None
     if start.early is not None and done.stats.n < most:
         early = replace(start.early, B=done.B)
-    return Adaptive(side=start.side.refitted(start.Y, start.Z, done.B), n=done.stats.n, early=early)
+    return Adaptive(side=start.side.refitted(start.Y, start.Z, done.B), early=early)
 
 
 def _early(

@@ -23,6 +23,7 @@ from .statistics import Statistics
 from .tag_lists import TagLists
 from .tags import Vocabulary, normalised
 from .targets import TagSide, decoded
+from .validate import stored
 from .vectors import WordVectors
 
 Matrix = NDArray[np.float64]
@@ -53,19 +54,17 @@ class Meaning:
     @classmethod
     def of(cls, config: WOHConfig, arrays: Mapping[str, NDArray[Any]], vocabulary: Vocabulary) -> Meaning:
         """From a model file's arrays; InputError where they do not fit each other or the vocabulary."""
-        stats, W = Statistics.from_arrays(arrays), np.asarray(arrays["W"])
+        stats, W = Statistics.from_arrays(arrays), stored(arrays, "W", 2)
         V = V_of(stats, config)
         if config.start == "semantic":
-            side, n = TagSide.from_arrays(arrays), int(arrays["adaptive_n"])
+            side = TagSide.from_arrays(arrays)
         else:
-            side, n = None, stats.n
+            side = None
             V, W = _with_constant(V), _with_constant(W)
         rows, (c, f) = config.bits + 1, vocabulary.E.shape
         if W.shape != (rows, c) or V.shape != (rows, f):
             raise InputError(f"W {W.shape} and V {V.shape} do not fit {c} tags and vectors of {f} numbers")
-        if n < 0:
-            raise InputError(f"it has learned from {n} items, which cannot be")
-        return cls(vocabulary, side, n, V, W)
+        return cls(vocabulary, side, stats.n, V, W)
 
     def bits(self, tags: Sequence[Sequence[str]], vectors: WordVectors | None = None) -> Matrix:
         """What each tag list asks of every bit, as real numbers: (q, r).

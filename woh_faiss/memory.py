@@ -13,6 +13,7 @@ from scipy.sparse import csr_array, vstack
 from .hasher import Hasher
 from .statistics import Statistics
 from .targets import TagSide
+from .validate import stored
 
 Matrix = NDArray[np.float64]
 
@@ -58,14 +59,11 @@ class Adaptive:
     ----------
     side : TagSide
         Tags and word vectors.
-    n : int
-        Items learned from.
     early : Early or None
         None once there were as many items as anchors.
     """
 
     side: TagSide
-    n: int
     early: Early | None
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -75,7 +73,7 @@ class Adaptive:
             "x": early.x, "B": early.B, "Z": early.Z,
             "Y_indices": early.Y.indices, "Y_indptr": early.Y.indptr,
         }  # fmt: skip
-        own = {f"adaptive_{name}": np.asarray(value) for name, value in {"n": self.n, **kept}.items()}
+        own = {f"adaptive_{name}": np.asarray(value) for name, value in kept.items()}
         return {**own, **self.side.arrays()}
 
     @classmethod
@@ -83,12 +81,11 @@ class Adaptive:
         """The inverse of `arrays`."""
         side, early = TagSide.from_arrays(arrays), None
         if "adaptive_Z" in arrays:
-            x, B, Z, indices, indptr = (
-                np.asarray(arrays[f"adaptive_{name}"]) for name in ("x", "B", "Z", "Y_indices", "Y_indptr")
-            )
+            x, B, Z = (stored(arrays, f"adaptive_{name}", 2) for name in ("x", "B", "Z"))
+            indices, indptr = (stored(arrays, f"adaptive_Y_{name}", 1) for name in ("indices", "indptr"))
             Y = csr_array((np.ones(len(indices)), indices, indptr), shape=(len(x), side.c))
             early = Early(x, B, Y, Z)
-        return cls(side=side, n=int(arrays["adaptive_n"]), early=early)
+        return cls(side=side, early=early)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

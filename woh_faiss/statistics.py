@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from .errors import InputError
+from .validate import stored
+
 Matrix = NDArray[np.float64]
 
 
@@ -98,9 +101,13 @@ class Statistics:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Statistics:
-        """The inverse of `arrays`."""
-        values: dict[str, Any] = {field.name: arrays[field.name] for field in fields(cls)}
+        """The inverse of `arrays`; InputError where they cannot be those of statistics."""
+        values: dict[str, Any] = {
+            field.name: stored(arrays, field.name, 0 if field.name == "n" else 2) for field in fields(cls)
+        }
         values["n"] = int(values["n"])
+        if values["n"] < 0:
+            raise InputError(f"it has learned from {values['n']} items, which cannot be")
         return cls(**values)
 
 

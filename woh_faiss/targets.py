@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 from scipy.sparse import coo_array, csr_array
 
+from .errors import InputError
 from .solver import factor, squared_lengths
+from .validate import stored
 
 Matrix = NDArray[np.float64]
 
@@ -202,13 +204,14 @@ class TagSide:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TagSide:
-        """The inverse of `arrays`."""
-        values: dict[str, Any] = {
-            field.name: np.asarray(arrays[f"tags_{field.name}"]) for field in fields(cls) if field.name != "C"
-        }
+        """The inverse of `arrays`; InputError where they cannot be those of a tag side."""
+        dimensions = {"y_mean": 1, "z_mean": 1, "a": 0, "q": 0, "z_scale": 0, "M": 2, "TT": 2, "TB": 2}
+        values: dict[str, Any] = {name: stored(arrays, f"tags_{name}", n) for name, n in dimensions.items()}
         for name in ("a", "q", "z_scale"):
             values[name] = float(values[name])
-        parts = tuple(np.asarray(arrays[f"tags_C_{part}"]) for part in ("data", "indices", "indptr"))
+        if not values["z_scale"] > 0:
+            raise InputError(f"tags_z_scale is {values['z_scale']}, expected more than 0")
+        parts = tuple(stored(arrays, f"tags_C_{part}", 1) for part in ("data", "indices", "indptr"))
         return cls(C=csr_array(parts, shape=(len(values["y_mean"]),) * 2), **values)
 
 

@@ -284,7 +284,9 @@ class WOH:
         woh.rounds_ = int(state["rounds"])
         memory = Adaptive.from_arrays(state) if config.start == "semantic" else None
         hasher = Hasher.from_arrays(state, anchors)
-        woh._learned = Learned(hasher, np.asarray(state["W"]), Statistics.from_arrays(state), memory, anchors)
+        woh._learned = Learned(
+            hasher, validate.stored(state, "W", 2), Statistics.from_arrays(state), memory, anchors
+        )
         return woh
 
 

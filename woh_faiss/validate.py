@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,14 @@ def whole_number(value: Any, name: str, least: int) -> int:
     if number < least:
         raise InputError(f"{name} is {number}, expected at least {least}")
     return number
+
+
+def stored(arrays: Mapping[str, NDArray[Any]], name: str, ndim: int) -> NDArray[Any]:
+    """An array of a model file, if it is real, finite and of `ndim` dimensions; KeyError if it is absent."""
+    M = np.asarray(arrays[name])
+    if M.ndim != ndim or M.dtype.kind not in "fiub" or not np.isfinite(M).all():
+        raise InputError(f"{name} has dtype {M.dtype} and shape {M.shape}, or is not finite")
+    return M
 
 
 def holds_text(values: Any) -> bool:

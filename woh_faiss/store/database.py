@@ -86,7 +86,7 @@ def failures(folder: Path, waited: float) -> Iterator[None]:
         way_out = _WAYS_OUT.get(code, "cannot be used; restore it from a backup, or build the index again")
         said = f"SQLite: {error}" if hasattr(error, "sqlite_errorcode") else str(error)  # ours have no code
         raise StoreError(f"{folder / schema.CATALOG} {way_out} ({said})") from error
-    except (UnicodeDecodeError, MemoryError) as error:  # SQLite quotes, or believes, damaged bytes
+    except (UnicodeDecodeError, MemoryError, OverflowError) as error:  # it quotes, or believes, damaged bytes
         way_out = _WAYS_OUT[sqlite3.SQLITE_CORRUPT]
         raise StoreError(f"{folder / schema.CATALOG} {way_out} ({type(error).__name__})") from error
 

@@ -222,4 +222,5 @@ class _Check:
 
 
 def _one_line(error: Any) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+    text = " ".join(str(error).split())[:160] or type(error).__name__
+    return text if text.isprintable() else ascii(text)
