@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_fuzz import changes, damaged, examples
 
-from woh_faiss.store import sums
+from woh_faiss.errors import WOHError
+from woh_faiss.store import Model, sums
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,7 @@ KEY_OF = {
 STATES = {
     "models": [None, 3, ["../model-1.npz"], ["model-9.npz"], [], [1]],
     "anchors": [None, 3, "x"],
+    "directories": [None, 3, [], {}, {"model-2.npz": 3}, {"model-2.npz": "x"}],
     **{
         name: [None, -1, 1.5, "1", True, 1, 5, 2**62, 2**63, 2**64, [], {}]
         for name in ("anchors_round", "generation", "next_id", "auto_end", "restorable", "unknown")
@@ -160,6 +162,10 @@ def test_a_model_may_hold_other_arrays(tried, folder, base, name, shape, dtype, 
     with closing(sqlite3.connect(path / "catalog.db")) as connection:
         print_ = sha256((path / "model-2.npz").read_bytes()).hexdigest()
         connection.execute("UPDATE rounds SET fingerprint = ? WHERE model = 'model-2.npz'", (print_,))
+        with suppress(WOHError):  # no archive
+            new = "UPDATE meta SET value = json_set(value, ?, ?) WHERE name = 'state'"
+            place = '$.directories."model-2.npz"'
+            connection.execute(new, (place, Model(path / "model-2.npz").directory))
         connection.commit()
     tried("reading", path)
 

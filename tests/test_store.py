@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 
 import faiss
@@ -177,7 +178,10 @@ def test_everything_a_round_was_given_comes_back(store):
         first.fingerprint,
     )
     assert first.time <= second.time
-    assert store.snapshot == Snapshot(2, 10, 10, "model-1.npz", first.fingerprint, 2013, 0, True)
+    anchors = hashlib.sha256((store.path / "anchors.npy").read_bytes()).hexdigest()
+    directory = store.model().directory
+    now = (2013, 0, anchors, directory)
+    assert store.snapshot == Snapshot(2, 10, 10, "model-1.npz", first.fingerprint, *now)
     assert_array_equal(store.anchors(), np.arange(6.0).reshape(3, 2))
     assert isinstance(store.anchors(), np.memmap)
     assert sorted(store.model()) == ["P", "round"]

@@ -6,6 +6,7 @@ header's word is checked against the file before anything is allocated.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import struct
@@ -176,6 +177,12 @@ class Npz:
     def names(self) -> list[str]:
         """Keys of the arrays, as np.savez was given them."""
         return list(self._members)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of the arrays' names, places, sizes and CRCs, which `read` compares."""
+        told = [(i.filename, i.header_offset, i.file_size, i.CRC) for i in self._archive.infolist()]
+        return hashlib.sha256(repr(told).encode()).hexdigest()
 
     def read(self, key: str) -> NDArray[Any]:
         """One array, its CRC compared; InputError if it is damaged."""

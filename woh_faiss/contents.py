@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
@@ -36,7 +37,8 @@ class IndexContents:
                 f"{store.path} is damaged: codes of {self.config.bits} bits are stored in {store.d}, "
                 f"expected {codes.stored_bits(self.config.bits)}; restore it from a backup"
             )
-        self._hasher: tuple[str, Hasher] | None = None  # with the fingerprint it was loaded under
+        self._hashers: dict[str, Hasher] = {}  # the last two, by fingerprint: threads may be a state apart
+        self._anchors: tuple[str, NDArray[np.float64]] | None = None  # with the SHA-256 of their file
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The class and the store, which is pickled as its place and state."""
@@ -112,22 +114,38 @@ class IndexContents:
 
     def _hasher_of(self, view: View) -> Hasher:
         """The hash function of a state, read once a model."""
-        fingerprint, held = view.snapshot.fingerprint, self._hasher
+        fingerprint = view.snapshot.fingerprint
         if fingerprint is None:
             raise NotFittedError(
                 f"{self.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
             )
-        if held is None or held[0] != fingerprint:
-            view.check_model()  # another index's of the same shape would answer, and wrongly
+        hasher = self._hashers.get(fingerprint)
+        if hasher is None:
+            view.check_identity()  # another index's model of the same shape would answer, and wrongly
             model = view.learned()
             with model.damage():
-                hasher = Hasher.from_arrays(model, view.anchor_rows())
+                hasher = Hasher.from_arrays(model, None if "A" in model else self._anchors_of(view))
                 if hasher.bits != self.config.bits:
                     raise InputError(
                         f"it gives codes of {hasher.bits} bits, the index has {self.config.bits}"
                     )
-            self._hasher = held = fingerprint, hasher
+            self._hashers = {**dict(list(self._hashers.items())[-1:]), fingerprint: hasher}
+        return hasher
+
+    def _anchors_of(self, view: View) -> NDArray[np.float64] | None:
+        """The anchors of a state, read and compared with their SHA-256 once: they stay."""
+        held, known = self._anchors, view.snapshot.anchors
+        if known is None or held is None or held[0] != known:
+            view.check_anchors()
+            rows = view.anchor_rows()
+            if known is None or rows is None:
+                return rows
+            held = self._anchors = known, np.asarray(rows, np.float64)
         return held[1]
+
+    def _follow(self) -> View:
+        """The state to answer from, its hash function read."""
+        return self._store.follow(lambda view: self._hasher_of(view) if view.model is not None else None)
 
     def items(self, ids: ArrayLike) -> list[Item]:
         """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""

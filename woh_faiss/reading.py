@@ -43,7 +43,7 @@ class IndexReader(IndexContents):
 
     def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
         """Packed codes of features with the newest hash function: (n, d) → (n, bits // 8) uint8."""
-        return self._hasher_of(self._store.follow()).encode(X)
+        return self._hasher_of(self._follow()).encode(X)
 
     def search(
         self,
@@ -88,7 +88,7 @@ class IndexReader(IndexContents):
         k = validate.neighbours(k)
         if rerank is not None and validate.neighbours(rerank, "rerank") < k:
             raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
-        view = self._store.follow()
+        view = self._follow()
         if view.model is None:  # no items either: nothing can be encoded before the first round
             nq = len(validate.features(xq))
             none = (
@@ -126,7 +126,7 @@ class IndexReader(IndexContents):
         InputError
             As `search`, or the radius is not a whole number of at least 0.
         """
-        view = self._store.follow()
+        view = self._follow()
         radius = validate.whole_number(radius, "radius", 0)
         if view.model is None:
             lims = np.zeros(len(validate.features(xq)) + 1, np.int64)
@@ -137,7 +137,7 @@ class IndexReader(IndexContents):
         self, ids: ArrayLike, k: int, *, allow: Ids | None = None, deny: Ids | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
-        k, view = validate.neighbours(k), self._store.follow()
+        k, view = validate.neighbours(k), self._follow()
         ids = np.atleast_1d(np.asarray(ids))
         D, I = view.search(view.codes(ids), k + 1, allow, deny)  # which checks the ids
         # Drop the item itself; behind more than k duplicates of it, it was not found: drop the last then.
@@ -149,7 +149,7 @@ class IndexReader(IndexContents):
         self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         """The other items nearer than a radius to each indexed item; shapes as `range_search`."""
-        view = self._store.follow()
+        view = self._follow()
         ids = np.atleast_1d(np.asarray(ids))
         lims, D, I = view.range_search(view.codes(ids), radius, allow, deny)
         query = np.repeat(np.arange(len(ids)), np.diff(lims))
@@ -197,7 +197,7 @@ class IndexReader(IndexContents):
         NotFittedError
             Nothing was learned yet.
         """
-        k, view = validate.neighbours(k), self._store.follow()
+        k, view = validate.neighbours(k), self._follow()
         lists: Any = [tags] if all(isinstance(tag, str) for tag in tags) else tags
         H = self._meaning_of(view).bits(lists, word_vectors)
         if xq is not None:

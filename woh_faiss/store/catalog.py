@@ -53,7 +53,7 @@ def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
     found = cells.parsed("meta.state", _named(connection, "state"), dict)
     counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable")
-    if not set(found) <= {"models", "anchors", *counts}:
+    if not set(found) <= {"models", "anchors", "directories", *counts}:
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
     if not isinstance(found.get("models"), list):
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, expected a list of models")
@@ -61,6 +61,9 @@ def read_state(connection: sqlite3.Connection) -> State:
         cells.model_file("meta.state.models", name)
     if not isinstance(found.get("anchors"), str | None):
         raise sqlite3.DatabaseError("meta.state has anchors that are not a SHA-256")
+    directories = found.get("directories", {})
+    if not isinstance(directories, dict) or not all(isinstance(it, str) for it in directories.values()):
+        raise sqlite3.DatabaseError(f"meta.state has the directories {short(directories)}")
     for name in counts:
         # The largest id of all is followed by one that SQLite could not hold.
         last = name == "next_id" and found.get(name) == 2**63
@@ -105,8 +108,9 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
         )
     if model is not None:
         cells.model_file("rounds.model", model)
-    kept = state.anchors is not None
-    return Snapshot(number, rows, ntotal, model, fingerprint, state.next_id, state.generation, kept)
+    directory = None if model is None else state.directories.get(model)
+    now = state.next_id, state.generation, state.anchors, directory
+    return Snapshot(number, rows, ntotal, model, fingerprint, *now)
 
 
 def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:

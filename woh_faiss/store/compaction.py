@@ -151,6 +151,7 @@ def rollback(writing: Writing, number: int) -> None:
         run.execute("DELETE FROM rounds WHERE round > ?", (number,))
         run.execute("UPDATE rounds SET ntotal = (SELECT count(*) FROM items) WHERE round = ?", (number,))
         state.models = [name for name in state.models if schema.model_round(name) <= number]
+        state.directories = {name: it for name, it in state.directories.items() if name in state.models}
         if state.anchors_round > number:
             state.anchors, state.anchors_round = None, 0
         ledger.renew(*_TABLES)

@@ -58,10 +58,12 @@ class _Held:
         with forking.gate, self._lock, files.failures(self.path.parent, "read"):
             self._file.seek(0)
             if hashlib.file_digest(self._file, "sha256").hexdigest() != fingerprint:
-                raise StoreError(
-                    f"{self.path} is damaged (its SHA-256 is not the one in the catalogue); "
-                    "restore it from a backup"
-                )
+                raise self._another()
+
+    def _another(self) -> StoreError:
+        return StoreError(
+            f"{self.path} is damaged (its SHA-256 is not the one in the catalogue); restore it from a backup"
+        )
 
 
 class Model(_Held, Mapping[str, NDArray[Any]]):
@@ -76,6 +78,20 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
             with self.damage():
                 self._npz = chunk_files.Npz(self._file, "the archive")
         return self._npz
+
+    @property
+    def directory(self) -> str:
+        """What tells this file from any other, without reading it: see `Npz.digest`."""
+        with forking.gate, self._lock:
+            return self._archive().digest
+
+    def check_directory(self, expected: str) -> None:
+        """StoreError unless its arrays are, by name, place, size and CRC, those that were committed.
+
+        Each array's CRC is compared when it is read.
+        """
+        if self.directory != expected:
+            raise self._another()
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         with forking.gate, self._lock:

@@ -27,8 +27,10 @@ class Snapshot:
         The largest id ever used, plus 1.
     generation : int
         How often codes and ids were written anew, by `compact` or `rollback`.
-    anchors : bool
-        Whether the anchors have a file.
+    anchors : str or None
+        SHA-256 of the anchors' file, if they have one.
+    directory : str or None
+        `Npz.digest` of the model file; None where an older format did not keep it.
     """
 
     round: int
@@ -38,7 +40,8 @@ class Snapshot:
     fingerprint: str | None
     next_id: int
     generation: int = 0
-    anchors: bool = False
+    anchors: str | None = None
+    directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class State:
         Every id below it was used: up to here only the store gave ids.
     restorable : int
         The earliest round that the tags can be put back to.
+    directories : dict
+        `Npz.digest` of each file in `models`.
     """
 
     models: list[str] = field(default_factory=list)
@@ -128,6 +133,7 @@ class State:
     next_id: int = 0
     auto_end: int = 0
     restorable: int = 0
+    directories: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
         """As JSON."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -138,27 +138,29 @@ class Store:
         """Items that can be found."""
         return self.snapshot.ntotal
 
-    def refresh(self) -> bool:
+    def refresh(self, prepare: Callable[[View], object] = lambda view: None) -> bool:
         """Follow the writer to the newest committed state; True if it is another one."""
         with forking.gate, self._refreshing:
             self._looked = time.monotonic()
             newest = database.read(self.path, catalog.snapshot)
             if newest == self.snapshot:
                 return False
-            self._view = open_view(self.path, self.d)
+            view = open_view(self.path, self.d)
+            prepare(view)
+            self._view = view
             return True
 
-    def follow(self) -> View:
+    def follow(self, prepare: Callable[[View], object]) -> View:
         """The state to answer from: refreshed first if it was last `auto_refresh` seconds ago or more.
 
-        While one thread refreshes, others answer from the state before.
+        While one thread refreshes, others answer from the state before, until `prepare` is done with the new.
         """
         due = self.auto_refresh is not None and time.monotonic() - self._looked >= self.auto_refresh
         if due:
             with forking.gate:
                 if self._refreshing.acquire(blocking=False):
                     try:
-                        self.refresh()
+                        self.refresh(prepare)
                     finally:
                         self._refreshing.release()
         return self.view

@@ -132,8 +132,19 @@ class View:
     def check_model(self) -> None:
         """StoreError unless the files of the model are those that were committed, to the byte."""
         self.learned().check(self.snapshot.fingerprint)
+        self.check_anchors()
+
+    def check_anchors(self) -> None:
+        """StoreError unless the anchors' file, if it is used, is the one that was committed."""
         if "A" not in self.learned():
-            self._anchors().check(database.read(self.folder, catalog.read_state).anchors)
+            self._anchors().check(self.snapshot.anchors)
+
+    def check_identity(self) -> None:
+        """StoreError unless the model, and each array that is read of it, is the index's: for a query."""
+        if self.snapshot.directory is None:
+            self.learned().check(self.snapshot.fingerprint)
+        else:
+            self.learned().check_directory(self.snapshot.directory)
 
     # ---- search -------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from woh_faiss.errors import InputError, StoreError
 from . import catalog, codefile, database, files, migration, schema, sums
 from .ledger import ItemRow, Ledger, TagRow
 from .lookups import Lookups, check_text
-from .model import check_arrays, write_npy, write_npz
+from .model import Model, check_arrays, write_npy, write_npz
 from .records import Snapshot, State
 from .settling import settle
 
@@ -157,6 +157,7 @@ class Writing(Lookups):
                 name = schema.model_name(number)
                 fingerprint = self._write_file(name, lambda file: write_npz(file, model))
                 state.models = [*state.models, name]
+                state.directories[name] = Model(self.folder / name).directory
             if anchors is not None:
                 state.anchors = self._write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
                 state.anchors_round = number
@@ -188,6 +189,8 @@ class Writing(Lookups):
             ledger.put_tags(tag_values, number)
             if len(state.models) > self._keep:
                 state.models = state.models[-self._keep :]
+                kept = state.models  # of those that an older format wrote nothing is known
+                state.directories = {it: state.directories[it] for it in kept if it in state.directories}
                 state.restorable = max(state.restorable, schema.model_round(state.models[0]))
                 ledger.forget_undo(state.restorable)
         return self.snapshot
