@@ -34,6 +34,8 @@ bench: $(READY)  ## the benchmarks behind the README's figures; ratios taken in 
 	$(BIN)/python examples/benchmarks/start_up.py
 	$(BIN)/python examples/benchmarks/update_cost.py
 	$(BIN)/python examples/benchmarks/rerank_cost.py
+	$(BIN)/python examples/benchmarks/reader_cost.py
+	$(BIN)/python examples/benchmarks/serving.py
 	$(BIN)/python examples/benchmarks/long_life.py
 
 clean:

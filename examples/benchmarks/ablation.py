@@ -8,19 +8,17 @@ The tables in docs/results.md were printed by this.
 
 from __future__ import annotations
 
-import argparse
-import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-DATA = Path(__file__).parents[1] / "data"
+import setting
+
 WHOLE = "nothing"
-SHIPPED = [*sorted(DATA.glob("chunk-*.npz")), DATA / "queries.npz"]
+SHIPPED = [*sorted(setting.DATA.glob("chunk-*.npz")), setting.DATA / "queries.npz"]
 
 
 def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -99,29 +97,16 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("files", type=Path, nargs="*", default=SHIPPED)
-    parser.add_argument("--word-vectors", type=Path, default=DATA / "glove-100d-tags.w2v.txt")
-    parser.add_argument("--bits", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--chunks", type=int, default=8)
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = setting.learning(__doc__, SHIPPED)
     parser.add_argument("--only", help="Rows whose name holds this.", default="")
     args = parser.parse_args()
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)  # read once, when numpy loads
+    setting.threads(args.threads)
     import numpy as np
 
-    from woh_faiss import WOHConfig, WordVectors, read_chunk
-    from woh_faiss.chunks import joined
+    from woh_faiss import WOHConfig
     from woh_faiss.protocol import stream
 
-    chunk = joined([read_chunk(path) for path in args.files])
-    chunk = chunk.rows(np.diff(chunk.tags.indptr) > 0)
-    vectors = WordVectors.open(args.word_vectors)
+    chunk, vectors = setting.tagged(args)
 
     def at_the_end(config: WOHConfig, seed: int) -> float:
         """MAP after the last round."""

@@ -10,40 +10,25 @@ which learned code and features differ (`misfit_`), and by the residual of the l
 
 from __future__ import annotations
 
-import argparse
-import os
 from dataclasses import replace
-from pathlib import Path
 
-DATA = Path(__file__).parents[1] / "data"
+import setting
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("files", type=Path, nargs="*", default=[*sorted(DATA.glob("chunk-*.npz"))])
-    parser.add_argument("--word-vectors", type=Path, default=DATA / "glove-100d-tags.w2v.txt")
-    parser.add_argument("--bits", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--chunks", type=int, default=8)
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = setting.learning(__doc__, sorted(setting.DATA.glob("chunk-*.npz")))
     args = parser.parse_args()
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)  # read once, when numpy loads
+    setting.threads(args.threads)
     import numpy as np
     from scipy.stats import mannwhitneyu
 
-    from woh_faiss import WOH, WordVectors, codes, read_chunk
-    from woh_faiss.chunks import TagLists, joined
+    from woh_faiss import WOH, codes
+    from woh_faiss.chunks import TagLists
     from woh_faiss.evaluation import mean_average_precision
     from woh_faiss.meaning import Meaning
     from woh_faiss.protocol import split
 
-    chunk = joined([read_chunk(path) for path in args.files])
-    chunk = chunk.rows(np.diff(chunk.tags.indptr) > 0)
-    vectors = WordVectors.open(args.word_vectors)
+    chunk, vectors = setting.tagged(args)
 
     def learned(bits, stream, parts):
         """The trainer after each part, and the part's codes."""

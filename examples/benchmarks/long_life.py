@@ -9,30 +9,27 @@ the catalogue grows by a digest of each id.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import setting
+
 FILES = ("catalog.db", "codes.faiss", "ids.i64")
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = setting.parser(__doc__)
     parser.add_argument("--cycles", type=int, default=10_000)
     parser.add_argument("--compact", type=int, default=100, help="cycles from one compaction to the next")
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--own-ids", action="store_true", help="ids at random, as a user gives them")
     args = parser.parse_args()
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = "1"  # read once, when numpy and faiss load
+    setting.threads(1)
     with tempfile.TemporaryDirectory() as folder:
         for record in [
             *_coming_and_going(Path(folder) / "a.woh", args.cycles, args.compact, args.own_ids),

@@ -10,24 +10,21 @@ by one.
 
 from __future__ import annotations
 
-import argparse
-import os
 import tempfile
 import time
 from pathlib import Path
 
+import setting
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = setting.parser(__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--searched", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)  # read once, when numpy and faiss load
+    setting.threads(args.threads)
     import faiss
     import numpy as np
     import workload

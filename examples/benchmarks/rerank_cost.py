@@ -7,23 +7,20 @@ The two run in turn; the last line is the median of the ratios taken pair by pai
 
 from __future__ import annotations
 
-import argparse
-import os
 import tempfile
 import time
 from pathlib import Path
 
+import setting
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = setting.parser(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)  # read once, when numpy and faiss load
+    setting.threads(args.threads)
     import workload
 
     from woh_faiss import WOHIndex

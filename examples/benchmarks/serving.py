@@ -9,13 +9,14 @@ idle and while the updates are spread over the seconds, their ratio, and PASS up
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+import setting
 
 PAUSE = 0.02
 
@@ -51,17 +52,14 @@ def serve(path: str, out: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = setting.parser(__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--items", type=int, default=50, help="Of an update.")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = "1"  # read once, when numpy and faiss load
+    setting.threads(1)
     if args.serve:
         serve(*args.serve)
         return

@@ -7,7 +7,6 @@ The two commands run in turn, as whole processes; the last line is the ratio of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import setting
 import workload
 
 
@@ -30,9 +30,7 @@ def cpu_seconds(command: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = setting.parser(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--d", type=int, default=1280, help="width of the features")

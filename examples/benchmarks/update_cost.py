@@ -8,24 +8,21 @@ The last line is the median of the ratios taken pair by pair, and PASS up to 1.1
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import tempfile
 import time
 from pathlib import Path
 
+import setting
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = setting.parser(__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)  # read once, when numpy and faiss load
+    setting.threads(args.threads)
     import numpy as np
     import workload
 
