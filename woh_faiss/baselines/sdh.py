@@ -27,7 +27,7 @@ from scipy.linalg import cho_solve
 from scipy.sparse import csr_array
 
 from woh_faiss.kernel import squared_distances, unit_rows
-from woh_faiss.solver import descend, factor, sign, without_diagonal
+from woh_faiss.solver import factor, sign, without_diagonal
 
 from .base import Matrix
 from .batch import Batch
@@ -81,8 +81,11 @@ def fit(phi: Matrix, Y: csr_array, B0: Matrix) -> Solution:
 
 
 def _sweep(B: Matrix, Q: Matrix, H: Matrix) -> Matrix:
-    none = np.zeros_like(H)
-    return descend(B, Q, np.zeros(len(B)), none, H, sweeps=1)
+    """Eq. 9 for every bit in turn; H is WWᵀ without its diagonal."""
+    B = np.array(B, order="F")
+    for l in range(B.shape[1]):
+        B[:, l] = sign(Q[:, l] - B @ H[:, l])
+    return B
 
 
 class SDH(Batch):
