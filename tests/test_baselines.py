@@ -98,7 +98,6 @@ def test_a_batch_method_learns_from_all_items_anew(name):
     whole = maker(name)()
     whole.rounds_ = 1  # draws of round 2
     whole.vocabulary_ = maker(name)().partial_fit(X[:40], tags[:40]).vocabulary_  # columns in the same order
-    whole.m_ = 40  # SDH's anchors: as many as the first chunk has items
     whole.n_features_in_ = X.shape[1]
     whole._items = lambda chunk: Chunk.of(X, tags)
     whole.partial_fit(X[40:], tags[40:])

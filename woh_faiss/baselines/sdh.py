@@ -12,9 +12,9 @@ From random B; then, at most 5 times:
 ν = 1e-5, σ = 0.4 on features of unit length, L2 loss. A round costs O(N m d + N m² + m³ + iterations (N m r + sweeps N r²
 + nnz(Y) r)).
 
-Deviations: Y are tags of 0 and 1 (the published code takes any matrix); min(1000, items of the first chunk) anchors,
-so that all kernels compared are of one size (published: 1000). Batch; the database is encoded anew after every round,
-as published: the learned B is not used.
+Deviations: Y are tags of 0 and 1 (the published code takes any matrix); where there are fewer than 1000 items, all
+are anchors. Batch: anchors, too, are drawn anew each round, from all items. The database is encoded anew after every
+round, as published: the learned B is not used.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ class SDH(Batch):
 
     def _fit(self, X: Matrix, Y: csr_array, rng: np.random.Generator) -> None:
         X = unit_rows(X)
-        if self.rounds_ == 1:
-            self.m_ = min(ANCHORS, len(X))
-        self.A_ = X[rng.choice(len(X), self.m_, replace=False)]
+        self.A_ = X[rng.choice(len(X), min(ANCHORS, len(X)), replace=False)]
         B0 = sign(rng.standard_normal((len(X), self.bits)))
         self.P_ = fit(kernel_map(X, self.A_), Y, B0).P
 
