@@ -39,7 +39,9 @@ def test_says_what_it_is(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_untagged_items_and_tags_that_come_later_are_no_trouble(name):
     model = maker(name)()
-    for round_, tags in enumerate(([["sea"]] * 20 + [[]] * 20, [[]] * 40, [["sea", "harbour"]] * 40), start=1):
+    for round_, tags in enumerate(
+        ([["sea"]] * 20 + [[]] * 20, [[]] * 40, [["sea", "harbour"]] * 40), start=1
+    ):
         X, _ = stream(round_, n=40)
         model.partial_fit(X, tags)
         assert model.codes_.shape == (40, 2)
@@ -130,7 +132,9 @@ def test_the_protocol_ranks_that_database(name):
     labels = np.array([["sea" in given, "hill" in given, "city" in given] for given in tags])
     chunk, config = Chunk.of(X, tags, labels=labels), WOHConfig(bits=16)
     last = next(
-        r for r in protocol.stream(chunk, [config], chunks=2, queries=20, make=METHODS[name].of) if r.round == 2
+        r
+        for r in protocol.stream(chunk, [config], chunks=2, queries=20, make=METHODS[name].of)
+        if r.round == 2
     )
     held_out, rest = protocol.split(chunk, 20, 0)
     model, learned = METHODS[name].of(config), []

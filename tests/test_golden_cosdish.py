@@ -1,6 +1,7 @@
 """Agreement of COSDISH with a public copy of its code on a stored fixture (tests/golden/README.md).
 
-Exact for tags at 8 bits. Elsewhere its solver meets ties, which rounding decides: there objective and MAP are compared.
+Exact for tags at 8 bits. Elsewhere its solver meets ties, which rounding decides: there objective and MAP are
+compared.
 """
 
 from itertools import combinations

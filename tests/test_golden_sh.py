@@ -21,12 +21,14 @@ def published():
 @pytest.fixture(scope="module")
 def centred(published):
     with np.load(GOLDEN / "fixture.npz") as stored:
-        return {part: stored[name] - published["mean"] for part, name in (("train", "XTrain"), ("test", "XTest"))}
+        return {
+            part: stored[name] - published["mean"] for part, name in (("train", "XTrain"), ("test", "XTest"))
+        }
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
 def test_bits_equal_the_published_ones_or_are_their_complement(centred, published, bits):
-    """Eigenvectors have no sign of their own: a flipped one complements whole bits, and no distance changes."""
+    """Eigenvectors have no sign: a flipped one complements whole bits, and no distance changes."""
     modes = sh.fit(centred["train"], bits)
     flipped = {}
     for part, X in centred.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +31,12 @@ class Batch(Baseline):
     """
 
     online: ClassVar[bool] = False
+
+    features_: NDArray[Any]
+    tag_names_: NDArray[np.str_]
+    tag_indptr_: NDArray[np.int64]
+    tag_indices_: NDArray[np.int64]
+    learned_: NDArray[np.uint8]
 
     @abstractmethod
     def _fit(self, X: Matrix, Y: csr_array, rng: np.random.Generator) -> Matrix | None:

@@ -1,23 +1,23 @@
 """COSDISH: Column Sampling based Discrete Supervised Hashing (Kang, Li and Zhou, AAAI 2016).
 
-    min over B in {-1, 1}:   ‖rS − BBᵀ‖²,   S_ij = 1 for items that share a tag, ρ for those that do not        (Eq. 1)
+    min over B in {-1, 1}:   ‖rS − BBᵀ‖²,   S_ij = 1 for items that share a tag, ρ for those that do not
 
 on r columns Ω of S at a time, redrawn 10 times, Γ the other items. Each draw, 3 times:
 
-    B_Ω   bit by bit: with those before it fixed, a binary quadratic programme in b_k(Ω); it is solved as a balanced
-          clustering of the columns of a Cholesky factor into two (`solve`), a 2-approximation.                  (Eq. 5)
-    B_Γ = sign(S_Γ B_Ω)                                                                                          (Eq. 4)
+    B_Ω bit by bit: with those before it fixed, a binary quadratic programme in b_k(Ω), which is solved as a
+        balanced clustering of the columns of a Cholesky factor into two (`solve`), a 2-approximation
+    B_Γ = sign(S_Γ B_Ω), an entry of 0 keeps its bit
 
 Out of sample: W = (XᵀX + I)⁻¹ XᵀB on features of mean 0 and deviation 1; x → sign(xW).
 
-A draw costs O(N r² + r⁵): r Cholesky factors and r searches of r² pairs, whatever N is. Published constants:
+A draw costs O(N r² + r⁴): r Cholesky factors and r searches, whatever N is. Published constants:
 |Ω| = r, 10 draws, 3 alternations, ridge 1. The ranked database is the learned B; queries use W. Batch.
 
-Deviations: similar means a shared tag; features have unit length before they are standardised, by the training
-items alone (the published demo standardises with the queries'). ρ = Σ S / Σ (1 − S) has the sign of the copy of
-the code that is public (the authors' own archive was not seen), where dissimilar pairs are pulled together too; −ρ,
-which makes S sum to 0, is `negative_rho`. From 16 bits on ties in `solve` are decided by rounding, so bits differ from
-one BLAS to the next.
+Deviations: similar means a shared tag; features have unit length before they are standardised, by the
+training items alone (the published demo standardises with the queries'). ρ = Σ S / Σ (1 − S) has the sign of
+the copy of the code that is public (the authors' own archive was not seen), where dissimilar pairs are
+pulled together too; −ρ, which makes S sum to 0, is `negative_rho`. Ties in `solve` are decided by rounding,
+so that bits can differ from one BLAS to the next.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky
 from scipy.sparse import csr_array
 
@@ -37,15 +38,15 @@ from .batch import Batch
 DRAWS, ALTERNATIONS, RIDGE = 10, 3, 1.0
 
 
-def similarities(Y: csr_array, omega: Matrix, *, negative_rho: bool = False) -> Matrix:
+def similarities(Y: csr_array, omega: NDArray[np.intp], *, negative_rho: bool = False) -> Matrix:
     """S (N, |Ω|): 1 for items that share a tag with the item of the column, ±ρ for the rest."""
     alike = np.asarray((Y @ Y[omega].T).todense() > 0)
-    similar = np.count_nonzero(alike)
+    similar = int(np.count_nonzero(alike))
     rho = similar / max(alike.size - similar, 1)
     return np.where(alike, 1.0, -rho if negative_rho else rho)
 
 
-def learn(Y: csr_array, B0: Matrix, draws: Matrix, *, negative_rho: bool = False) -> Matrix:
+def learn(Y: csr_array, B0: Matrix, draws: NDArray[np.intp], *, negative_rho: bool = False) -> Matrix:
     """Codes (N, r) of items with tags Y (N, c), from codes B0 (N, r) and the Ω of each draw (draws, |Ω|)."""
     B = B0.copy()
     for omega in draws:
@@ -60,7 +61,7 @@ def learn(Y: csr_array, B0: Matrix, draws: Matrix, *, negative_rho: bool = False
 
 
 def _sampled(B: Matrix, S_omega: Matrix, S_gamma: Matrix) -> Matrix:
-    """New codes (|Ω|, r) of the sampled items, bit by bit, for codes B (|Γ|, r) of the rest (Eq. 5)."""
+    """New codes (|Ω|, r) of the sampled items, bit by bit, for codes B (|Γ|, r) of the rest."""
     q, r = len(S_omega), B.shape[1]
     G = B.T @ B  # r x r
     SB = r * (S_gamma.T @ B)  # |Ω| x r
@@ -77,8 +78,9 @@ def _sampled(B: Matrix, S_omega: Matrix, S_gamma: Matrix) -> Matrix:
 def solve(Q: Matrix, p: Matrix) -> Matrix:
     """An x in {-1, 1} of low xᵀQx + xᵀp, q + 1 over 2 of whose entries, less one, are +1: (q,).
 
-    With x = 2z − 1 and one more variable that is always 1 it is a quadratic form in z, and Σ of the distances of
-    the chosen columns of R, RᵀR = 10000 I − M, to their mean. Each column is tried with its nearest ones.
+    With x = 2z − 1 and one more variable that is always 1 this is a quadratic form M in z, and with
+    RᵀR = 10000 I − M the sum of squared distances of the chosen columns of R to their mean. Each column of R
+    is tried as the middle: it and its nearest ones.
     """
     q = len(p)
     M = np.zeros((q + 1, q + 1))

@@ -1,20 +1,20 @@
 """SDH: Supervised Discrete Hashing (Shen, Shen, Liu and Shen, CVPR 2015).
 
-    min over B in {-1, 1}, W, P:   ‖Y − BW‖² + λ‖W‖² + ν‖B − φP‖²                                       (Eq. 3)
+    min over B in {-1, 1}, W, P:   ‖Y − BW‖² + λ‖W‖² + ν‖B − φP‖²
 
 From random B; then, at most 5 times:
 
-    W = (BᵀB + λI)⁻¹ BᵀY                                                                                (Eq. 6)
-    P = (φᵀφ + 0.01 I)⁻¹ φᵀB                                                                            (Eq. 4)
-    b_l ← sign(Q_l − B₋ₗ W₋ₗ w_l),  Q = νφP + YWᵀ, bit by bit until none changes, at most 10 sweeps     (Eq. 9)
+    W = (BᵀB + λI)⁻¹ BᵀY
+    P = (φᵀφ + 0.01 I)⁻¹ φᵀB
+    b_l ← sign(Q_l − B₋ₗ W₋ₗ w_l),  Q = νφP + YWᵀ, bit by bit until none changes, at most 10 sweeps
 
 φ(x) = [exp(−‖x − a‖² / 2σ²), 1] on anchors a drawn from the items, not centred. Published constants: λ = 1,
-ν = 1e-5, σ = 0.4 on features of unit length, L2 loss. A round costs O(N m d + N m² + m³ + iterations (N m r + sweeps N r²
-+ nnz(Y) r)).
+ν = 1e-5, σ = 0.4 on features of unit length, L2 loss. A round costs O(N m d + N m² + m³ + iterations (N m r
++ sweeps N r² + nnz(Y) r)).
 
-Deviations: Y are tags of 0 and 1 (the published code takes any matrix); where there are fewer than 1000 items, all
-are anchors. Batch: anchors, too, are drawn anew each round, from all items. The database is encoded anew after every
-round, as published: the learned B is not used.
+Deviations: Y are tags of 0 and 1 (the published code takes any matrix); where there are fewer than 1000
+items, all are anchors. Batch: anchors, too, are drawn anew each round, from all items. The database is
+encoded anew after every round, as published: the learned B is not used.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def fit(phi: Matrix, Y: csr_array, B0: Matrix) -> Solution:
 
 
 def _sweep(B: Matrix, Q: Matrix, H: Matrix) -> Matrix:
-    """Eq. 9 for every bit in turn; H is WWᵀ without its diagonal."""
+    """Every bit in turn; H is WWᵀ without its diagonal."""
     B = np.array(B, order="F")
     for l in range(B.shape[1]):
         B[:, l] = sign(Q[:, l] - B @ H[:, l])

@@ -1,7 +1,7 @@
 """SH: Spectral Hashing (Weiss, Torralba and Fergus, NIPS 2008).
 
-Minimises Σ_ij S_ij ‖b_i − b_j‖² over balanced, uncorrelated bits for a Gaussian similarity S. Relaxed, and with
-items spread evenly over a box along their principal directions, the solutions are eigenfunctions of the
+Minimises Σ_ij S_ij ‖b_i − b_j‖² over balanced, uncorrelated bits for a Gaussian similarity S. Relaxed, and
+with items spread evenly over a box along their principal directions, the solutions are eigenfunctions of the
 Laplacian in closed form: with [mn_i, mx_i] the box and R_i = mx_i − mn_i
 
     Φ_k(y) = sin(π/2 + k π (y_i − mn_i) / R_i),    eigenvalue growing with (k π / R_i)²,
@@ -9,9 +9,9 @@ Laplacian in closed form: with [mn_i, mx_i] the box and R_i = mx_i − mn_i
 one direction i and one mode k a bit; the r smallest (but the constant one) are taken and bit = Φ > 0.
 
 Unsupervised, no hyper-parameter, nothing random. A round costs O(N d² + d³). The published helper code is
-followed: the box is the plain range (percentiles are computed there, then overwritten), and queries outside of it
-are extrapolated. Deviations: features have unit length; the mean is that of the training items (the published
-toolkit centres with the queries' too). Batch; the database is encoded anew after every round.
+followed: the box is the plain range (percentiles are computed there, then overwritten), and queries outside
+of it are extrapolated. Deviations: features have unit length; the mean is that of the training items (the
+published toolkit centres with the queries' too). Batch; the database is encoded anew after every round.
 """
 
 from __future__ import annotations

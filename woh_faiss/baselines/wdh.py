@@ -1,24 +1,24 @@
 """WDH-style: a RECONSTRUCTION of Weakly-supervised Discrete Hashing (Cui, Zhu, Cui, Nie and Zhang, PRL 2020).
 
-No code of WDH was found, and its text was not seen. Known of it are: batch, made for social images and their tags, with
-an ℓ2,1 norm. What stands here takes its objective and steps from two codes by the same authors (SCADH, TIP 2020;
-DSTDH, TCSVT 2021) and has a linear hash function where those train a network. Its numbers are not those of the
-published WDH: name them as a reconstruction's wherever they appear.
+No code of WDH was found, and its text was not seen. Known of it are: batch, made for social images and their
+tags, with an ℓ2,1 norm. What stands here takes its objective and steps from two codes by the same authors
+(SCADH, TIP 2020; DSTDH, TCSVT 2021) and has a linear hash function where those train a network. Its numbers
+are not those of the published WDH: name them as a reconstruction's wherever they appear.
 
     min over B in {-1, 1}, P, W:   ‖B − YP‖₂,₁ − α tr(BᵀVVᵀB) + γ (‖B − XW‖² + η‖W‖²)
 
-V (N, m) is a normalised anchor graph: which items look alike. By augmented Lagrangians (A = B − YP, C = B, with
-multipliers E and F), 20 times:
+V (N, m) is a normalised anchor graph: which items look alike. By augmented Lagrangians (A = B − YP, C = B,
+with multipliers E and F), 20 times:
 
     W = (XᵀX + ηI)⁻¹ XᵀB;                          P = (YᵀY)⁺ Yᵀ(B − A + E/μ)
     A = the rows of B − YP + E/μ, each shortened by 1/μ;        C = B + (α VVᵀB + F)/μ
     B = sign(μ(YP + A + C) + α VVᵀC − E − F + 2γ XW)
     E += μ(B − YP − A);   F += μ(B − C);   μ *= 1.1
 
-Queries: sign(xW) on features of unit length, centred; the ranked database is the learned B. Batch. Constants of DSTDH:
-α = μ = 0.01, factor 1.1, 100 k-means anchors, the 2 nearest. Ours: γ = 0.01, η = 0.01 N/d, 20 iterations (theirs
-stops after 4, by a mistake in its test), and rows (items) in the ℓ2,1 norm where their code has columns. A round costs
-O(N d² + d³ + c³ + iterations (N d r + nnz(Y) r)).
+Queries: sign(xW) on features of unit length, centred; the ranked database is the learned B. Batch. Constants
+of DSTDH: α = μ = 0.01, factor 1.1, 100 k-means anchors, the 2 nearest. Ours: γ = 0.01, η = 0.01 N/d, 20
+iterations (theirs stops after 4, by a mistake in its test), and rows (items) in the ℓ2,1 norm where their
+code has columns. A round costs O(N d² + d³ + c³ + iterations (N d r + nnz(Y) r)).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def centres(X: Matrix, start: Matrix) -> Matrix:
 def anchor_graph(X: Matrix, A: Matrix) -> csr_array:
     """V (n, m): VVᵀ says how alike the items X (n, d) are, by way of the anchors A (m, d) nearest to them.
 
-    An item has exp(−d²/σ²) to its two nearest anchors, σ the mean distance to the second, scaled to sum 1; then
-    columns are divided by the roots of their sums.
+    An item has exp(−d²/σ²) to its two nearest anchors, σ the mean distance to the second, scaled to sum 1;
+    then columns are divided by the roots of their sums.
     """
     D = squared_distances(X, A)
     s = min(NEAREST, len(A))
@@ -99,8 +99,10 @@ class WDHStyle(Batch):
     """A reconstruction of Weakly-supervised Discrete Hashing; see the module before quoting its numbers."""
 
     name: ClassVar[str] = "wdh-style"
-    source: ClassVar[str] = "a reconstruction, not the published WDH (Cui et al., PRL 2020), of which no code is known"
+    source: ClassVar[str] = "a reconstruction, not the published WDH (Cui et al., PRL 2020)"
     keeps_learned: ClassVar[bool] = True
+
+    W_: Matrix
 
     def _fit(self, X: Matrix, Y: csr_array, rng: np.random.Generator) -> Matrix:
         X = unit_rows(X)
