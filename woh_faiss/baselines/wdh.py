@@ -102,6 +102,7 @@ class WDHStyle(Batch):
     source: ClassVar[str] = "a reconstruction, not the published WDH (Cui et al., PRL 2020)"
     keeps_learned: ClassVar[bool] = True
 
+    mean_: Matrix
     W_: Matrix
 
     def _fit(self, X: Matrix, Y: csr_array, rng: np.random.Generator) -> Matrix:
