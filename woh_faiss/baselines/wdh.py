@@ -20,8 +20,8 @@ of DSTDH: α = μ = 0.01, factor 1.1, 100 k-means anchors, the 2 nearest. Ours: 
 iterations (theirs stops after 4, by a mistake in its test), and rows (items) in the ℓ2,1 norm where their
 code has columns. A round costs O(N d² + d³ + c³ + iterations (N d r + nnz(Y) r)).
 
-γ, η and the iterations were chosen among some fifty settings by MAP on two labelled sets (openclipart, corel5k), near
-an earlier prototype's: on those two sets its numbers are not blind, unlike those of the other baselines.
+γ, η and the iterations were chosen among some fifty settings by MAP on two labelled sets (openclipart,
+corel5k), near an earlier prototype's: on those two sets its numbers are not blind.
 """
 
 from __future__ import annotations
