@@ -49,8 +49,9 @@ def map_by_round(results: Sequence[Result], path: Path) -> None:
         if bits is None:
             axes.axhline(of_line[-1].map, color=f"{0.6 if 'l2' in method else 0.3}", ls="--", label=method)
         else:
+            name = f"{method} {preset}" if preset else method
             rounds, scores = [r.round for r in of_line], [r.map for r in of_line]
-            axes.plot(rounds, scores, marker="o", ms=4, label=f"{method} {preset}, {bits} bits")
+            axes.plot(rounds, scores, marker="o", ms=4, label=f"{name}, {bits} bits")
     axes.set_xlabel("round (chunks streamed)")
     axes.set_ylabel(f"mean average precision, {results[-1].queries} queries")
     axes.set_ylim(bottom=0)

@@ -1,8 +1,9 @@
 """The streaming protocol: hold queries out, stream the rest in chunks, and measure after every round.
 
-Database codes are the ones learned when their chunk came, never re-encoded; queries are encoded with the
-newest function. That is how WOH was published; methods that re-encode their database after every round
-need another protocol, and their numbers do not compare.
+Queries are encoded with the newest function. Database codes are the ones learned when their chunk came,
+never re-encoded: that is how WOH was published. A method to which that does not apply says with `database`
+what its items are ranked by: codes learned anew, or encoded anew by the newest function. Say which, next to
+each number.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ Rows = NDArray[np.intp]
 
 
 class Learner(Protocol):
-    """What the protocol needs of a trainer."""
+    """What the protocol needs of a trainer.
+
+    It may have a `name`, "woh" without, and a ``database(X, learned)``, as `baselines.base.Baseline` has it.
+    """
 
     codes_: NDArray[np.uint8]
 
@@ -45,9 +49,11 @@ class Result:
     Attributes
     ----------
     method : str
-        "woh", or the uncompressed search "float-l2" or "float-cosine".
-    preset, bits : str and int, or None
-        What was learned; None where nothing was.
+        "woh", a baseline's name, or the uncompressed search "float-l2" or "float-cosine".
+    preset : str or None
+        WOH's; None for all others.
+    bits : int or None
+        None where nothing was learned.
     round : int
         Chunks streamed so far, from 1.
     map : float
@@ -160,17 +166,20 @@ def _measure(
     streamed = np.concatenate(parts)
     for config in configs:
         learner = make(config)
-        database = np.empty((0, config.bits // 8), np.uint8)
+        method = getattr(learner, "name", "woh")
+        preset = config.preset if method == "woh" else None
+        ranked = getattr(learner, "database", lambda X, learned: learned)
+        learned = np.empty((0, config.bits // 8), np.uint8)
         for t, part in enumerate(map(chunk.rows, parts), start=1):
             assert part.tags is not None  # noqa: S101 - `stream` has checked; this tells mypy
             start = time.perf_counter()
             learner.partial_fit(part.features, part.tags, word_vectors=word_vectors)
             seconds = time.perf_counter() - start
-            database = np.vstack([database, learner.codes_])
-            score = mean_average_precision(
-                learner.encode(X), database, labels[held_out], labels[streamed[: len(database)]]
-            )
-            yield Result("woh", config.preset, config.bits, t, score, len(held_out), len(database), seconds)
+            learned = np.vstack([learned, learner.codes_])
+            so_far = streamed[: len(learned)]
+            database = ranked(chunk.features[so_far], learned)
+            score = mean_average_precision(learner.encode(X), database, labels[held_out], labels[so_far])
+            yield Result(method, preset, config.bits, t, score, len(held_out), len(database), seconds)
     everything = chunk.features[streamed]
     for name, distance in (("float-l2", l2), ("float-cosine", cosine)):
         score = mean_average_precision(X, everything, labels[held_out], labels[streamed], distance=distance)
