@@ -80,8 +80,12 @@ def stage(
 
 
 def _related(M: csr_array, B: Matrix, r: int, weights: Weights) -> Matrix:
-    """rSB for the S that M (p, q) makes, B (q, r): (p, r)."""
-    return np.asarray(r * ((weights.alike + weights.apart) * (M @ B) - weights.apart * B.sum(axis=0)))
+    """rSB for the S that M (p, q) makes, B (q, r): (p, r).
+
+    It adds up few different numbers, so that exact zeros happen; rounding keeps them zeros, and their sign +1.
+    """
+    SB = (weights.alike + weights.apart) * (M @ B) - weights.apart * B.sum(axis=0)
+    return np.asarray(r * np.round(SB, 6))
 
 
 def _descend(Bs: Matrix, P: Matrix, Be: Matrix) -> Matrix:
