@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from woh_faiss import codes, validate
 from woh_faiss.chunks import Chunk
+from woh_faiss.config import WOHConfig
 from woh_faiss.errors import ConfigError, InputError, NotFittedError
 from woh_faiss.tags import Vocabulary
 
@@ -47,6 +48,8 @@ class Baseline(ABC):
     keeps_learned: ClassVar[bool] = False
     #: Whether old items are never needed again; a batch method keeps all and learns from them anew.
     online: ClassVar[bool] = True
+    #: Whether the seed matters; without random draws it cannot.
+    draws: ClassVar[bool] = True
     #: Where it is from; in tables, too, where a number needs a caveat.
     source: ClassVar[str]
 
@@ -57,6 +60,11 @@ class Baseline(ABC):
         self.rounds_ = 0
         self.vocabulary_ = Vocabulary(min_count)
 
+    @classmethod
+    def of(cls, config: WOHConfig) -> Self:
+        """One of a config's bits, seed and min_count, the rest of which is WOH's: a `make` for `protocol.stream`."""
+        return cls(config.bits, seed=config.seed, min_count=config.min_count)
+
     def partial_fit(self, X: ArrayLike, tags: Any, *, word_vectors: WordVectors | None = None) -> Self:
         """Learn one chunk; parameters and errors as `WOH.partial_fit`."""
         d = None if not self.rounds_ else self.n_features_in_
@@ -66,20 +74,25 @@ class Baseline(ABC):
         self.vocabulary_, _, _ = self.vocabulary_.learn(
             chunk.tags, word_vectors, seed=self.seed, vector_size=100
         )
-        Y, Z, _ = self.vocabulary_.matrices(chunk.tags)
-        features = np.array(chunk.features, np.float64)
-        self.n_features_in_ = features.shape[1]
+        items = self._items(chunk)
+        assert items.tags is not None  # noqa: S101 - each chunk's were checked; this tells mypy
+        Y, Z, _ = self.vocabulary_.matrices(items.tags)
+        self.n_features_in_ = chunk.features.shape[1]
         rng = np.random.default_rng((self.seed, self.rounds_ + 1))
         self.rounds_ += 1
-        learned = self._learn(features, Y, Z, rng)
-        self.codes_ = codes.pack(learned) if learned is not None else self.encode(features)
+        learned = self._learn(np.array(items.features, np.float64), Y, Z, rng)
+        self.codes_ = self.encode(chunk.features) if learned is None else codes.pack(learned[-len(chunk) :])
         return self
+
+    def _items(self, chunk: Chunk) -> Chunk:
+        """What a round learns from: the chunk, or all items so far, the chunk's last."""
+        return chunk
 
     @abstractmethod
     def _learn(self, X: Matrix, Y: csr_array, Z: Matrix, rng: np.random.Generator) -> Matrix | None:
         """One round, of features (n, d), tags (n, c) of 0 and 1 and word-vector means (n, f).
 
-        Returns the chunk's learned codes (n, r), only their signs count, where `keeps_learned`; else None.
+        Returns the items' learned codes (n, r), only their signs count, where `keeps_learned`; else None.
         """
 
     @abstractmethod
