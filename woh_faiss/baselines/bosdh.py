@@ -31,8 +31,9 @@ import numpy as np
 from scipy.linalg import solve
 from scipy.sparse import csr_array, vstack
 
-from ..kernel import unit_rows
-from ..solver import sign, without_diagonal
+from woh_faiss.kernel import unit_rows
+from woh_faiss.solver import sign, without_diagonal
+
 from .base import Baseline, Matrix
 
 

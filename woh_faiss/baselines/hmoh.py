@@ -31,7 +31,8 @@ import numpy as np
 from scipy.linalg import hadamard
 from scipy.sparse import csr_array
 
-from ..kernel import unit_rows
+from woh_faiss.kernel import unit_rows
+
 from .base import Baseline, Matrix
 
 #: Items whose inner products are held at once.

@@ -28,8 +28,9 @@ import numpy as np
 from scipy.linalg import svd
 from scipy.sparse import csr_array
 
-from ..errors import ConfigError
-from ..kernel import unit_rows
+from woh_faiss.errors import ConfigError
+from woh_faiss.kernel import unit_rows
+
 from .base import Baseline, Matrix
 
 

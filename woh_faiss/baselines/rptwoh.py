@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, eigh
 from scipy.sparse import csr_array
 
-from ..kernel import Kernel, unit_rows
-from ..solver import factor, sign
+from woh_faiss.kernel import Kernel, unit_rows
+from woh_faiss.solver import factor, sign
+
 from .base import Baseline, Matrix
 
 
