@@ -2,3 +2,14 @@
 
 Deviations are named in each module. Not needed by an index.
 """
+
+from __future__ import annotations
+
+from .base import Baseline
+from .bosdh import BOSDH
+from .hmoh import HMOH
+from .osh import OSH
+from .rptwoh import RPTWOH
+
+#: Every method, by the name that tables call it.
+METHODS: dict[str, type[Baseline]] = {method.name: method for method in (OSH, BOSDH, HMOH, RPTWOH)}

@@ -1,8 +1,9 @@
-"""BOSDH, in its authors' files BSODH: balanced similarity for online discrete hashing (Lin et al., AAAI 2019).
+"""BOSDH, or BSODH: online discrete hashing with balanced similarity (Lin et al., AAAI 2019).
 
-Rows are samples. New items (s, a chunk) are related to all old ones (e) by which share a label, here a tag:
+Rows are samples. New items (s, a chunk) are related to all old ones (e): S_ij = η_s where they
+share a label, here a tag, else −η_d;
 
-    min ‖B_s B_eᵀ − rS‖² + σ‖X_s W − B_s‖² + λ‖W‖²,   S_ij = η_s where i and j share a tag, else −η_d  (Eq. 6)
+    min ‖B_s B_eᵀ − rS‖² + σ‖X_s W − B_s‖² + λ‖W‖²
 
 A stage, given B_e (N, r) of all items before:
 
@@ -34,11 +35,11 @@ from scipy.sparse import csr_array, vstack
 from woh_faiss.kernel import unit_rows
 from woh_faiss.solver import sign, without_diagonal
 
-from .base import Baseline, Matrix
+from .base import Baseline, Matrix, positive
 
 
 class Weights(NamedTuple):
-    """λ, σ, η_d and η_s."""
+    """λ, σ, η_d and η_s, each above 0."""
 
     lam: float = 0.3
     sigma: float = 0.5
@@ -63,7 +64,7 @@ def similar(Y_s: csr_array, Y_e: csr_array) -> csr_array:
 def stage(
     X: Matrix, M: csr_array, Be: Matrix, W: Matrix, weights: Weights, *, paper_order: bool = False
 ) -> tuple[Matrix, Matrix, Matrix]:
-    """One stage: B_s (n, r), B_e (N, r) and W (d, r) of a chunk X (n, d) that is similar to old items by M."""
+    """One stage: B_s (n, r), B_e (N, r) and W (d, r) of a chunk X (n, d), M (n, N) its `similar`."""
     r = W.shape[1]
     H = X @ W
     Bs = sign(H)
@@ -83,7 +84,7 @@ def stage(
 def _related(M: csr_array, B: Matrix, r: int, weights: Weights) -> Matrix:
     """rSB for the S that M (p, q) makes, B (q, r): (p, r).
 
-    It adds up few different numbers, so that exact zeros happen; rounding keeps them zeros, and their sign +1.
+    It adds up few different numbers, so that exact zeros happen; rounding keeps them zeros, their sign +1.
     """
     SB = (weights.alike + weights.apart) * (M @ B) - weights.apart * B.sum(axis=0)
     return np.asarray(r * np.round(SB, 6))
@@ -120,7 +121,6 @@ class BOSDH(Baseline):
     """
 
     name: ClassVar[str] = "bosdh"
-    online: ClassVar[bool] = True
     source: ClassVar[str] = "Lin et al., AAAI 2019; the authors' code, for many tags an item"
 
     def __init__(
@@ -134,6 +134,7 @@ class BOSDH(Baseline):
     ) -> None:
         super().__init__(bits, seed=seed, min_count=min_count)
         self.paper_order, self.weights = paper_order, weights or Weights()
+        positive(self.weights._asdict())
 
     def _learn(self, X: Matrix, Y: csr_array, Z: Matrix, rng: np.random.Generator) -> None:
         tagged = np.diff(Y.indptr) > 0
@@ -160,4 +161,4 @@ class BOSDH(Baseline):
         return csr_array((ones, self.indices_, self.indptr_), shape=(len(self.Be_), c))
 
     def _project(self, X: Matrix) -> Matrix:
-        return unit_rows(X) @ self.W_
+        return np.asarray(unit_rows(X) @ self.W_)

@@ -1,6 +1,6 @@
 """What Faiss itself offers at the same number of bytes an item: nothing is learned from tags.
 
-Features are scaled to length 1, so that L2 ranks like cosine; every index is trained on the database it holds.
+Features are scaled to length 1, so that L2 ranks like cosine; an index is trained on the database it holds.
 
 ==============  =======================================================================  =================
 name            index                                                                    bytes
@@ -11,8 +11,10 @@ faiss-rabitq    IndexRaBitQ (Gao and Long, SIGMOD 2024) of the leading principal
                 components, turned at random: one bit each                                numbers of the item
 ==============  =======================================================================  =================
 
-With PQ and RaBitQ queries stay uncompressed. The only module outside of the store that imports Faiss: these are
-indexes to compare with, no part of an index folder.
+With PQ and RaBitQ queries stay uncompressed. PQ's codebooks, 1,024 bytes a number of a feature, are not
+counted: of a small database they are larger than all codes together, and know it nearly by heart.
+
+The only module outside of the store that imports Faiss: none of this is part of an index folder.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from woh_faiss.evaluation import Distance
 from woh_faiss.kernel import unit_rows
 
 Array = NDArray[Any]
+#: Faiss's own stubs have one of two constructors.
+_swig: Any = faiss
 #: Codewords of a byte of PQ.
 CODEWORDS = 256
 #: Bytes of an item in RaBitQ that are not bits of its vector.
@@ -89,13 +93,15 @@ def _pq(x: Array, n_bytes: int) -> Any:
     wide = -(-d // n_bytes) * n_bytes  # whole parts: zeros behind change no distance
     index = faiss.IndexPQ(wide, n_bytes, 8)
     index.pq.cp.min_points_per_centroid = 1  # it would print a warning
-    return index if wide == d else faiss.IndexPreTransform(faiss.RemapDimensionsTransform(d, wide, False), index)
+    return (
+        index if wide == d else faiss.IndexPreTransform(_swig.RemapDimensionsTransform(d, wide, False), index)
+    )
 
 
 def _rabitq(x: Array, n_bytes: int) -> Any:
     if n_bytes <= FACTORS:
         raise InputError(
-            f"RaBitQ was asked for {n_bytes} bytes an item, expected more than the {FACTORS} it needs apart from bits"
+            f"RaBitQ was asked for {n_bytes} bytes an item, expected more than the {FACTORS} beside bits"
         )
     kept = min(8 * (n_bytes - FACTORS), *x.shape)
     turned = faiss.PCAMatrix(x.shape[1], kept, 0, True)

@@ -7,7 +7,7 @@ that learns its column:
 
 1. Target of an item: majority vote of the rows of its classes, here its tags; zeros are filled so that +1
    and −1 balance; where r ≠ h: t ← sign(tG), G (h, r) Gaussian with columns of length 1.
-2. For each item: F = sign(xW) with sign(0) = −1; on the bits where F ≠ t, W ← W + xᵀt (Eq. 12).
+2. For each item: F = sign(xW) with sign(0) = −1; on the bits where F ≠ t, W ← W + xᵀt.
 3. W̄ ← W̄ + W. The learning rate and the division by the number of steps change no sign and are left out.
 
 The database is encoded anew after every round. Costs n²d + n²r a chunk, or 1,000nd + 1,000nr for large
@@ -99,9 +99,7 @@ class HMOH(Baseline):
     name: ClassVar[str] = "hmoh"
     source: ClassVar[str] = "Lin et al., IJCV 2020; the authors' code, with its targets mended"
 
-    def __init__(
-        self, bits: int = 64, *, seed: int = 0, min_count: int = 2, published: bool = False
-    ) -> None:
+    def __init__(self, bits: int = 64, *, seed: int = 0, min_count: int = 2, published: bool = False) -> None:
         super().__init__(bits, seed=seed, min_count=min_count)
         self.published = published
 

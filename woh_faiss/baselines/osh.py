@@ -30,6 +30,7 @@ from scipy.sparse import csr_array
 
 from woh_faiss.errors import ConfigError
 from woh_faiss.kernel import unit_rows
+from woh_faiss.validate import neighbours
 
 from .base import Baseline, Matrix
 
@@ -56,7 +57,7 @@ def shrunk(S: Matrix) -> Matrix:
 
 
 def centred(X: Matrix, mean: Matrix, seen: int) -> tuple[Matrix, Matrix]:
-    """A (n or n + 1, d) of step 1 and the new mean (d,) of step 3; `mean` is that of the `seen` rows before."""
+    """A (n or n + 1, d) of step 1, the new mean (d,) of step 3; `mean` is that of `seen` rows before."""
     n, c = len(X), X.mean(axis=0)
     if not seen:
         return X - c, c
@@ -68,7 +69,8 @@ def directions(S: Matrix, r: int) -> Matrix:
     """V (d, at most r): right singular vectors of S, each one's largest entry positive."""
     _, s, Vt = svd(S, full_matrices=False, check_finite=False)
     V = Vt[:r][s[:r] > 1e-10 * max(s[0], 1e-300)].T
-    return V * np.where(V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
+    top = V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])]
+    return np.asarray(V * np.where(top < 0, -1.0, 1.0))
 
 
 class OSH(Baseline):
@@ -83,15 +85,16 @@ class OSH(Baseline):
     """
 
     name: ClassVar[str] = "osh"
-    source: ClassVar[str] = "Leng et al., CVPR 2015; follows the authors' code"
+    source: ClassVar[str] = "Leng et al., CVPR 2015; the authors' code"
+    sketch_: Matrix
+    mean_: Matrix
+    seen_: int
 
-    def __init__(
-        self, bits: int = 64, *, seed: int = 0, min_count: int = 2, rows: int | None = None
-    ) -> None:
+    def __init__(self, bits: int = 64, *, seed: int = 0, min_count: int = 2, rows: int | None = None) -> None:
         super().__init__(bits, seed=seed, min_count=min_count)
-        self.rows = max(100, 2 * bits) if rows is None else rows
-        if self.rows < 2 or self.rows % 2:
-            raise ConfigError(f"rows is {self.rows}, expected an even number of at least 2")
+        self.rows = max(100, 2 * bits) if rows is None else neighbours(rows, "rows")
+        if self.rows % 2:
+            raise ConfigError(f"rows is {rows}, expected an even number")
 
     def _learn(self, X: Matrix, Y: csr_array, Z: Matrix, rng: np.random.Generator) -> None:
         x = unit_rows(X)
@@ -104,4 +107,4 @@ class OSH(Baseline):
         self.W_ = V @ R[: V.shape[1]]  # d x r
 
     def _project(self, X: Matrix) -> Matrix:
-        return (unit_rows(X) - self.mean_) @ self.W_
+        return np.asarray((unit_rows(X) - self.mean_) @ self.W_)

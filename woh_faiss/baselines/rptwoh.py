@@ -2,7 +2,7 @@
 
 Rows are samples; kernel map φ, and which codes rank, as with WOH. A chunk's n items get pseudo tags A from
 which tags occurred together so far, and codes B whose inner products follow A's, with V near B but balanced
-and decorrelated:
+and decorrelated. Read off its steps:
 
     min α‖r(2ĀĀᵀ − 11ᵀ) − BVᵀ‖² + γ‖r(2ĀQᵀ − 11ᵀ) − VB_qᵀ‖² + β‖B − V‖² + μ‖B − φP‖² + δ‖P‖²,
 
@@ -39,12 +39,16 @@ from scipy.sparse import csr_array
 
 from woh_faiss.kernel import Kernel, unit_rows
 from woh_faiss.solver import factor, sign
+from woh_faiss.validate import neighbours
 
-from .base import Baseline, Matrix
+from .base import Baseline, Matrix, positive
+
+Rows = NDArray[np.intp]
+ITERATIONS = 10
 
 
 class Weights(NamedTuple):
-    """α, γ, β, μ, δ, λ and the number of iterations."""
+    """α, γ, β, μ, δ and λ, each above 0."""
 
     alpha: float = 0.001
     gamma: float = 0.001
@@ -52,7 +56,6 @@ class Weights(NamedTuple):
     mu: float = 10.0
     delta: float = 10.0
     lam: float = 0.01
-    iterations: int = 10
 
 
 class Memory(NamedTuple):
@@ -78,7 +81,7 @@ def codes_of(
     unit = unit_rows(A)
     C3_factor = factor(C3, weights.delta / weights.mu)
     past = _like(unit, memory.Q, memory.B) * weights.gamma * r if memory is not None else 0.0
-    for _ in range(weights.iterations):
+    for _ in range(ITERATIONS):
         all_C4 = C4 + phi.T @ B
         P = np.asarray(cho_solve(C3_factor, all_C4, check_finite=False))
         C = weights.alpha * r * _like(unit, unit, B) + weights.beta * B + past
@@ -89,7 +92,7 @@ def codes_of(
 
 def _like(A: Matrix, Q: Matrix, B: Matrix) -> Matrix:
     """(2AQᵀ − 11ᵀ)B without the n x q matrix: (n, r)."""
-    return 2 * A @ (Q.T @ B) - B.sum(axis=0)
+    return np.asarray(2 * A @ (Q.T @ B) - B.sum(axis=0))
 
 
 def balanced(C: Matrix, rng: np.random.Generator) -> Matrix:
@@ -109,10 +112,9 @@ def balanced(C: Matrix, rng: np.random.Generator) -> Matrix:
 
 
 def remembered(
-    memory: Memory | None, A: Matrix, Y: csr_array, B: Matrix, rows: tuple[NDArray[np.intp], NDArray[np.intp]],
-    size: int,
-) -> Memory:  # fmt: skip
-    """Step 3: old `rows` of Q and of B (the same, but for the published code), then new items up to `size`."""
+    memory: Memory | None, A: Matrix, Y: csr_array, B: Matrix, rows: tuple[Rows, Rows], size: int
+) -> Memory:
+    """Step 3: old `rows` of Q and of B (the same, but in the published code), then new items up to `size`."""
     order = np.argsort(np.linalg.norm(A - Y.toarray(), axis=1), kind="stable")
     if memory is None:
         return Memory(A[order[:size]], B[order[:size]])
@@ -140,6 +142,11 @@ class RPTWOH(Baseline):
     name: ClassVar[str] = "rpt-woh"
     keeps_learned: ClassVar[bool] = True
     source: ClassVar[str] = "CIKM 2022; the authors' code, its memory mended"
+    R_: Matrix
+    Q_: Matrix
+    Bq_: Matrix
+    C3_: Matrix
+    C4_: Matrix
 
     def __init__(
         self,
@@ -153,8 +160,9 @@ class RPTWOH(Baseline):
         weights: Weights | None = None,
     ) -> None:
         super().__init__(bits, seed=seed, min_count=min_count)
-        self.anchors, self.size, self.published = anchors, size, published
-        self.weights = weights or Weights()
+        self.anchors, self.size = neighbours(anchors, "anchors"), neighbours(size, "size")
+        self.published, self.weights = published, weights or Weights()
+        positive(self.weights._asdict())
 
     def _learn(self, X: Matrix, Y: csr_array, Z: Matrix, rng: np.random.Generator) -> Matrix:
         if self.rounds_ == 1:
