@@ -1,4 +1,4 @@
-"""HMOH against what the authors' code gave, with its targets as published and mended (tests/golden/README.md)."""
+"""HMOH against what the authors' code gave, targets as published and mended (tests/golden/README.md)."""
 
 from pathlib import Path
 

@@ -57,4 +57,5 @@ def test_codes_equal_the_published_ones_bit_for_bit(fixture, published, bits):
         assert found == pytest.approx(published[f"MAP_r{bits}"][t - 1], abs=1e-12)
         if t in (1, 4):
             assert_allclose(A, published[f"A_{t}"], rtol=1e-6)  # stored in float32
-    assert_allclose(P, published[f"r{bits}_P_4"], rtol=0, atol=1e-11)
+        if t == 4:
+            assert_allclose(P, published[f"r{bits}_P_4"], rtol=0, atol=1e-11)

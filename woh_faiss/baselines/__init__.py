@@ -11,5 +11,15 @@ from .hmoh import HMOH
 from .osh import OSH
 from .rptwoh import RPTWOH
 
-#: Every method, by the name that tables call it.
-METHODS: dict[str, type[Baseline]] = {method.name: method for method in (OSH, BOSDH, HMOH, RPTWOH)}
+#: Every method by the name that tables have; `METHODS[name].of` is a `make` for `protocol.stream`.
+METHODS: dict[str, type[Baseline]] = {
+    method.name: method
+    for method in (
+        OSH,
+        BOSDH,
+        HMOH,
+        RPTWOH,
+    )
+}
+
+__all__ = ["METHODS", "Baseline"]

@@ -70,7 +70,7 @@ def ranker(name: str, X: Array, n_bytes: int) -> Distance:
     def distance(Xq: Array, Xd: Array) -> NDArray[np.float32]:
         if Xd.shape != X.shape:
             raise InputError(f"the database is {Xd.shape}, the index was made of {X.shape}; give the same")
-        found, rows = index.search(_ready(Xq, X.shape[1]), len(x))
+        found, rows = index.search(_ready(Xq, X.shape[1], "queries"), len(x))
         D = np.empty_like(found)
         np.put_along_axis(D, rows, found, axis=1)
         return np.asarray(D)
@@ -78,8 +78,8 @@ def ranker(name: str, X: Array, n_bytes: int) -> Distance:
     return distance
 
 
-def _ready(X: Array, d: int | None = None) -> NDArray[np.float32]:
-    return np.ascontiguousarray(unit_rows(validate.features(X, d=d)), np.float32)
+def _ready(X: Array, d: int | None = None, name: str = "features") -> NDArray[np.float32]:
+    return np.ascontiguousarray(unit_rows(validate.features(X, d=d, name=name)), np.float32)
 
 
 def _lsh(x: Array, n_bytes: int) -> Any:
