@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, eigh
 from scipy.sparse import csr_array
 
-from woh_faiss.kernel import Kernel, unit_rows
+from woh_faiss.kernel import Kernel, squared_distances, unit_rows
 from woh_faiss.solver import factor, sign
 from woh_faiss.validate import neighbours
 
@@ -179,7 +179,9 @@ class RPTWOH(Baseline):
 
     def _begin(self, x: Matrix, rng: np.random.Generator) -> None:
         m = min(self.anchors, len(x))
-        kernel = Kernel.fit(x, x[np.sort(rng.choice(len(x), m, replace=False))])
+        A = x[np.sort(rng.choice(len(x), m, replace=False))]
+        alike = not squared_distances(x, A).any()  # then there is no width
+        kernel = Kernel(A, 1.0, np.zeros(m)) if alike else Kernel.fit(x, A)
         self.A_, self.width_, self.mean_ = kernel.A, kernel.width, kernel.mean
         self.C3_, self.C4_, self.P_ = np.zeros((m, m)), np.zeros((m, self.bits)), np.zeros((m, self.bits))
         self.R_, self.Q_, self.Bq_ = np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, self.bits))
