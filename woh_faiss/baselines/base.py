@@ -52,7 +52,7 @@ class Baseline(ABC):
 
     #: How tables call it.
     name: ClassVar[str]
-    #: Whether the database is ranked by codes as they were learned; else it is encoded anew every round.
+    #: Whether the database is ranked by codes as they were learned; else it is encoded anew each round.
     keeps_learned: ClassVar[bool] = False
     #: Whether old items are never needed again; a batch method keeps all and learns from them anew.
     online: ClassVar[bool] = True
@@ -60,6 +60,7 @@ class Baseline(ABC):
     draws: ClassVar[bool] = True
     #: Where it is from; in tables, too, where a number needs a caveat.
     source: ClassVar[str]
+
     n_features_in_: int
 
     def __init__(self, bits: int = 64, *, seed: int = 0, min_count: int = 2) -> None:
@@ -71,7 +72,7 @@ class Baseline(ABC):
 
     @classmethod
     def of(cls, config: WOHConfig) -> Self:
-        """One of a config's bits, seed and min_count; the rest is WOH's. A `make` for `protocol.stream`."""
+        """One with a config's bits, seed and min_count: a `make` for `protocol.stream`. The rest is WOH's."""
         return cls(config.bits, seed=config.seed, min_count=config.min_count)
 
     def partial_fit(self, X: ArrayLike, tags: Any, *, word_vectors: WordVectors | None = None) -> Self:
