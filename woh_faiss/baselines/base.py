@@ -56,6 +56,8 @@ class Baseline(ABC):
     keeps_learned: ClassVar[bool] = False
     #: Whether old items are never needed again; a batch method keeps all and learns from them anew.
     online: ClassVar[bool] = True
+    #: Whether an online method's state grows with the items all the same.
+    grows: ClassVar[bool] = False
     #: Whether the seed matters; without random draws it cannot.
     draws: ClassVar[bool] = True
     #: Where it is from; in tables, too, where a number needs a caveat.

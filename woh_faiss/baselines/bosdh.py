@@ -121,6 +121,7 @@ class BOSDH(Baseline):
     """
 
     name: ClassVar[str] = "bosdh"
+    grows: ClassVar[bool] = True
     source: ClassVar[str] = "Lin et al., AAAI 2019; the authors' code, for many tags an item"
 
     def __init__(
