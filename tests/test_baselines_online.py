@@ -232,10 +232,10 @@ def test_bosdh_relates_a_chunk_to_all_before():
         model.partial_fit(X, tags)
         Y, _, _ = model.vocabulary_.matrices(csr_tags(tags))
         if Be is None:
-            Be, Ys = np.where(unit_rows(X) @ model.W_ >= 0, 1.0, -1.0), Y.toarray()
+            Be, Ys = np.where(model._ready(X) @ model.W_ >= 0, 1.0, -1.0), Y.toarray()
         else:
             M = bosdh.similar(csr_array(Y), csr_array(Ys))
-            Bs, Be, W = bosdh.stage(unit_rows(X), M, Be, W, model.weights)
+            Bs, Be, W = bosdh.stage(model._ready(X), M, Be, W, model.weights)
             assert_allclose(model.W_, W)
             Be, Ys = np.vstack([Be, Bs]), np.vstack([Ys, Y.toarray()])
         assert_array_equal(model.Be_, Be)

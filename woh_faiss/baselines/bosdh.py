@@ -18,8 +18,8 @@ with the database, by design.
 
 Defaults as published for MNIST: λ .3, σ .5, η_d .2, η_s 1.2. As published, r enters P twice and σ not at all.
 Deviations: similar means at least one shared tag (the published code compares one label an item, "easily
-extended"); the published loop leaves out the last chunk (`stages`), a stream does not; X has rows of length
-1 but is not centred by a mean that includes the test items; items without tags are only encoded.
+extended"); the published loop leaves out the last chunk (`stages`), a stream does not; X is
+centred by the mean of the first chunk, not of all items and queries; items without tags are only encoded.
 
 With dense tags nearly all items are similar and codes collapse: that is the method.
 """
@@ -108,7 +108,7 @@ def _regress(X: Matrix, Bs: Matrix, weights: Weights) -> Matrix:
 
 
 class BOSDH(Baseline):
-    """See the module; features are scaled to length 1.
+    """See the module; features are scaled to length 1, centred and scaled again.
 
     Parameters
     ----------
@@ -139,12 +139,13 @@ class BOSDH(Baseline):
 
     def _learn(self, X: Matrix, Y: csr_array, Z: Matrix, rng: np.random.Generator) -> None:
         tagged = np.diff(Y.indptr) > 0
-        x, Y = unit_rows(X[tagged]), Y[tagged]
         if self.rounds_ == 1:
+            self.mean_ = unit_rows(X).mean(axis=0)
             W = rng.standard_normal((X.shape[1], self.bits))
             self.W_ = W / np.linalg.norm(W, axis=0)
             self.Be_ = np.zeros((0, self.bits), np.int8)
             self.indices_, self.indptr_ = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        x, Y = self._ready(X[tagged]), Y[tagged]
         if not len(x):
             return
         old = self._old(Y.shape[1])
@@ -161,5 +162,8 @@ class BOSDH(Baseline):
         ones = np.ones(len(self.indices_))
         return csr_array((ones, self.indices_, self.indptr_), shape=(len(self.Be_), c))
 
+    def _ready(self, X: Matrix) -> Matrix:
+        return unit_rows(unit_rows(X) - self.mean_)
+
     def _project(self, X: Matrix) -> Matrix:
-        return np.asarray(unit_rows(X) @ self.W_)
+        return np.asarray(self._ready(X) @ self.W_)
