@@ -6,7 +6,11 @@ Deviations are named in each module. Not needed by an index.
 from __future__ import annotations
 
 from .base import Baseline
+from .bosdh import BOSDH
 from .cosdish import COSDISH
+from .hmoh import HMOH
+from .osh import OSH
+from .rptwoh import RPTWOH
 from .sdh import SDH
 from .sh import SH
 from .wdh import WDHStyle
@@ -23,6 +27,10 @@ METHODS: dict[str, type[Baseline]] = {
         SDH,
         COSDISH,
         WDHStyle,
+        OSH,
+        BOSDH,
+        HMOH,
+        RPTWOH,
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from woh_faiss.vectors import WordVectors
 
 Matrix = NDArray[np.float64]
+
+
+def positive(weights: Mapping[str, float]) -> None:
+    """ConfigError unless all weights of a method are finite numbers above 0."""
+    for name, value in weights.items():
+        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise ConfigError(f"{name} is {value!r}, expected a finite number above 0")
 
 
 class Baseline(ABC):
@@ -48,6 +56,8 @@ class Baseline(ABC):
     keeps_learned: ClassVar[bool] = False
     #: Whether old items are never needed again; a batch method keeps all and learns from them anew.
     online: ClassVar[bool] = True
+    #: Whether an online method's state grows with the items all the same.
+    grows: ClassVar[bool] = False
     #: Whether the seed matters; without random draws it cannot.
     draws: ClassVar[bool] = True
     #: Where it is from; in tables, too, where a number needs a caveat.
@@ -82,7 +92,7 @@ class Baseline(ABC):
         self.n_features_in_ = chunk.features.shape[1]
         rng = np.random.default_rng((self.seed, self.rounds_ + 1))
         self.rounds_ += 1
-        learned = self._learn(np.array(items.features, np.float64), Y, Z, rng)
+        learned = self._learn(np.array(items.features, np.float64, order="C"), Y, Z, rng)
         self.codes_ = self.encode(chunk.features) if learned is None else codes.pack(learned[-len(chunk) :])
         return self
 
