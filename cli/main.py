@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from .benchmark import benchmark
 from .build import add, build, update
 from .evaluate import evaluate
 from .info import info
@@ -33,5 +34,5 @@ def main() -> None:
     """
 
 
-for command in (build, update, add, remove, query, info, verify, compact, rollback, evaluate):
+for command in (build, update, add, remove, query, info, verify, compact, rollback, evaluate, benchmark):
     main.add_command(command)

@@ -148,8 +148,8 @@ def mean_average_precision(
     InputError
         Arrays do not fit together, there is no query, or `drop_empty` leaves none.
     """
-    blocks = _blocks(queries, database, query_labels, database_labels, distance)
-    ap = np.concatenate([average_precision(D, S, at=at, tie_aware=tie_aware) for D, S in blocks])
+    parts = blocks(queries, database, query_labels, database_labels, distance)
+    ap = np.concatenate([average_precision(D, S, at=at, tie_aware=tie_aware) for D, S in parts])
     if not drop_empty:
         return float(np.nan_to_num(ap).mean())
     if np.isnan(ap).all():
@@ -175,13 +175,13 @@ def precision_at(
     if not len(database):
         raise InputError("the database is empty, expected at least one item to rank")
     hits = 0
-    for D, relevant in _blocks(queries, database, query_labels, database_labels, distance):
+    for D, relevant in blocks(queries, database, query_labels, database_labels, distance):
         first = np.argsort(D, axis=1, kind="stable")[:, :k]
         hits += int(np.take_along_axis(relevant, first, axis=1).sum())
     return hits / (len(queries) * min(k, len(database)))
 
 
-def _blocks(Q: Array, X: Array, Lq: Array, Ld: Array, distance: Distance) -> Iterator[tuple[Array, Array]]:
+def blocks(Q: Array, X: Array, Lq: Array, Ld: Array, distance: Distance) -> Iterator[tuple[Array, Array]]:
     """(distances, relevant) of a few queries at a time, so that memory does not grow with their number."""
     for rows, labels, name in ((Q, Lq, "queries"), (X, Ld, "database items")):
         if labels.ndim != 2 or len(labels) != len(rows):

@@ -1,0 +1,141 @@
+"""woh-index benchmark: every method on one data set, kept cell by cell, on one page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .errors import one_line_errors
+from .options import bits_list, chunks_argument, progress, word_vectors_option
+
+if TYPE_CHECKING:
+    from woh_faiss.benchmark import Cell
+
+
+@click.command()
+@chunks_argument
+@click.option("--methods", default="all", show_default=True, help="Names apart by commas, or all.")
+@click.option("--bits", default="8,16,32,64,96", show_default=True, callback=bits_list, help="Code lengths.")
+@click.option(
+    "--chunks",
+    "n_chunks",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Equal parts to stream.",
+)
+@click.option(
+    "--queries", type=click.IntRange(1), default=1000, show_default=True, help="Items held out as queries."
+)
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Splits; the first is 0.")
+@click.option(
+    "--min-count",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Uses before a tag is learned from.",
+)
+@click.option("--tagged", is_flag=True, help="Leave items without tags out.")
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="NAME=V,V,...",
+    help="Also woh-paper with other values of alpha, beta, theta, mu, ...; may be given many times.",
+)
+@word_vectors_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder of the report.",
+)
+@one_line_errors
+def benchmark(
+    chunks: Sequence[Path],
+    methods: str,
+    bits: list[int],
+    n_chunks: int,
+    queries: int,
+    seeds: int,
+    min_count: int,
+    tagged: bool,
+    vary: Sequence[str],
+    word_vectors: Path | None,
+    output: Path,
+) -> None:
+    """Compare WOH with other methods on the labelled items of all CHUNKs.
+
+    Each method learns the same stream from the same tags; labels only measure. MAP after every round as in
+    evaluate, precision and recall of the first hits, seconds of training. What is measured is kept in the
+    folder at once: a command that was stopped goes on where it was, and one with more methods, lengths or
+    splits measures what is missing. COSDISH is left out above 32 bits.
+
+    \b
+    Example:
+        woh-index benchmark corel5k.npz --methods woh,sdh,itq --bits 16,64 --seeds 1 -o report
+    """
+    from woh_faiss.benchmark import Records, Setting, cells, measure, write
+    from woh_faiss.benchmark.cells import digest
+    from woh_faiss.benchmark.figures import figure
+    from woh_faiss.chunks import joined, read_chunk
+    from woh_faiss.vectors import WordVectors
+
+    figure()  # says so before hours of work where nothing can be drawn
+    planned = cells(methods.split(","), bits, range(seeds), _varied(vary))
+    vectors = WordVectors.open(word_vectors) if word_vectors else None
+    data = joined([read_chunk(path) for path in chunks], [str(path) for path in chunks])
+    if tagged and data.tags is not None:
+        data = data.rows(data.tags.indptr[1:] > data.tags.indptr[:-1])
+    setting = Setting(n_chunks, queries, min_count)
+    records = Records(output, digest(data), setting)
+    missing = [cell for cell in planned if cell not in records]
+
+    def work() -> Iterator[Cell]:
+        for cell in missing:
+            records.add(cell, measure(data, cell, setting, vectors))
+            yield cell
+
+    for cell in progress(work(), len(missing), "cells"):
+        length = "" if cell.bits is None else f", {cell.bits} bits"
+        click.echo(f"measured {cell.label}{length}, split {cell.seed}", err=True)
+    names = ", ".join(path.name for path in chunks)
+    command = click.get_current_context()
+    page = write(records.of(planned), output, title=f"Benchmark on {names}", command=_command(command))
+    click.echo(
+        f"note: {page} is the report; {len(planned) - len(missing)} of {len(planned)} cells were there",
+        err=True,
+    )
+
+
+def _varied(given: Sequence[str]) -> dict[str, list[float]]:
+    """The values to try of each field, of NAME=V,V,..."""
+    found: dict[str, list[float]] = {}
+    for text in given:
+        name, _, values = text.partition("=")
+        try:
+            found[name] = [float(value) for value in values.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is not of the form alpha=3,30,300") from None
+    return found
+
+
+def _command(context: click.Context) -> str:
+    """What was asked for, as a line that asks for it again."""
+    words = ["woh-index", "benchmark"]
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if isinstance(parameter, click.Argument):
+            words += map(str, values)
+        elif value not in (None, False, ()) and value != parameter.default:
+            name = max(parameter.opts, key=len)
+            if parameter.multiple:
+                words += [word for one in values for word in (name, str(one))]
+            else:
+                words += [name] if value is True else [name, ",".join(map(str, values))]
+    return shlex.join(words)

@@ -1,0 +1,198 @@
+"""woh-index benchmark: what is measured, kept, and shown."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_cli import run
+
+from woh_faiss import Chunk, WOHConfig, benchmark
+from woh_faiss.baselines import METHODS
+from woh_faiss.benchmark import NAMES, Cell, Records, Setting, cells, measure
+from woh_faiss.benchmark.cells import digest
+from woh_faiss.benchmark.report import table
+from woh_faiss.errors import InputError
+from woh_faiss.evaluation import precision_at
+from woh_faiss.protocol import split, stream
+
+SETTING = Setting(chunks=3, queries=30, min_count=1)
+WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
+
+
+def social(n=660, d=12, seed=0):
+    rng = np.random.default_rng(seed)
+    topic = rng.integers(6, size=n)
+    X = (np.eye(6, d)[topic] * 2 + rng.normal(size=(n, d))).astype(np.float32)
+    tags = [[WORDS[t], WORDS[(t + 1) % 6]] if rng.random() < 0.6 else [WORDS[t]] for t in topic]
+    return replace(Chunk.of(X, tags), labels=np.eye(6, dtype=bool)[topic])
+
+
+@pytest.fixture(scope="module")
+def chunk():
+    return social()
+
+
+@pytest.fixture
+def files(tmp_path, chunk):
+    np.savez(
+        tmp_path / "all.npz",
+        features=chunk.features,
+        tags=np.array([";".join([*chunk.tags.of_row(i), ""]) for i in range(len(chunk))]),
+        labels=np.asarray(chunk.labels).astype(int),
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_is_measured_as_the_protocol_has_it(chunk, name):
+    (cell,) = cells([name], [72 if name == "faiss-rabitq" else 16], [1])
+    got = measure(chunk, cell, SETTING)
+    assert [it["round"] for it in got["rounds"]] == ([1, 2, 3] if got["distinct"] is not None else [3])
+    assert (got["queries"], got["database"]) == (30, 630)
+    assert got["first"][-1] == 500
+    assert np.all(np.diff(got["recall"]) >= 0)
+    assert 0 < got["recall"][-1] <= 1
+    if name in METHODS or name.startswith("woh"):
+        config = WOHConfig(
+            bits=16, seed=1, min_count=1, preset="paper" if name == "woh-paper" else "adaptive"
+        )
+        given = {"make": METHODS[name].of} if name in METHODS else {}
+        want = list(stream(chunk, [config], chunks=3, queries=30, seed=1, **given))
+        assert [it["map"] for it in got["rounds"]] == [it.map for it in want[:3]]
+        assert got["bytes"] == 2
+        assert 0 < got["distinct"] <= 1
+    elif name.startswith("float"):
+        want = [it.map for it in stream(chunk, [WOHConfig(bits=8)], chunks=3, queries=30, seed=1)][3:]
+        assert got["rounds"][0]["map"] == pytest.approx(want[["float-l2", "float-cosine"].index(name)])
+        assert got["bytes"] == 48
+
+
+def test_precision_is_that_of_the_evaluation(chunk):
+    from woh_faiss.evaluation import cosine
+
+    got = measure(chunk, Cell("float-cosine", None, 0), SETTING)
+    held_out, rest = split(chunk, 30, 0)
+    X, L = chunk.features, chunk.labels
+    for first, precision in zip(got["first"], got["precision"], strict=True):
+        want = precision_at(first, X[held_out], X[rest], L[held_out], L[rest], distance=cosine)
+        assert precision == pytest.approx(want)
+
+
+def test_cells_leave_out_what_a_method_cannot_do():
+    every = cells(["all"], [16, 64, 96], [0, 1])
+    assert {cell.method for cell in every} == set(NAMES)
+    assert {cell.bits for cell in every if cell.method == "cosdish"} == {16}
+    assert {cell.bits for cell in every if cell.method == "faiss-rabitq"} == {96}
+    assert [cell for cell in every if cell.method == "float-l2"] == [
+        Cell("float-l2", None, 0),
+        Cell("float-l2", None, 1),
+    ]
+    varied = cells(["sh"], [16], [0], {"alpha": [3, 30]})[1:]
+    assert [cell.hyper for cell in varied] == [{"alpha": 3}, {"alpha": 30}]
+    assert varied[0].label == "woh-paper (alpha 3)"
+    for bad in (lambda: cells(["sh", "nope"], [16], [0]), lambda: cells(["sh"], [16], [0], {"nope": [1]})):
+        with pytest.raises(InputError, match="nope"):
+            bad()
+
+
+def test_data_has_one_name_whatever_holds_it(chunk):
+    assert digest(chunk) == digest(social())
+    assert digest(chunk) != digest(social(seed=1))
+    assert digest(chunk) != digest(replace(chunk, labels=~np.asarray(chunk.labels)))
+
+
+def test_a_cell_is_measured_once(chunk, tmp_path):
+    cell, other = Cell("lsh", 16, 0), Cell("lsh", 16, 1)
+    records = Records(tmp_path, digest(chunk), SETTING)
+    records.add(cell, measure(chunk, cell, SETTING))
+    again = Records(tmp_path, digest(chunk), SETTING)
+    assert cell in again
+    assert other not in again
+    assert cell not in Records(tmp_path, digest(social(seed=1)), SETTING)
+    assert cell not in Records(tmp_path, digest(chunk), Setting(chunks=4, queries=30, min_count=1))
+    assert again.of([other, cell]) == records.of([cell])
+
+
+def test_a_line_cut_short_is_measured_again_and_another_damage_is_named(chunk, tmp_path):
+    cell, other = Cell("lsh", 16, 0), Cell("lsh", 16, 1)
+    records = Records(tmp_path, "data", SETTING)
+    for each in (cell, other):
+        records.add(each, measure(chunk, each, SETTING))
+    whole = records.path.read_bytes()
+    records.path.write_bytes(whole[:-20])
+    cut = Records(tmp_path, "data", SETTING)
+    assert cell in cut
+    assert other not in cut
+    cut.add(other, records.of([other])[0])
+    assert Records(tmp_path, "data", SETTING).of([cell, other]) == records.of([cell, other])
+    records.path.write_bytes(b"{\n" + whole)
+    with pytest.raises(InputError, match=r"results\.jsonl: line 1 is no JSON"):
+        Records(tmp_path, "data", SETTING)
+
+
+def test_a_table_is_bold_where_it_is_best():
+    def record(method, bits, seed, value):
+        last = {"round": 1, "map": value, "seconds": 0}
+        return {"method": method, "hyper": {}, "bits": bits, "seed": seed, "rounds": [last]}
+
+    records = [
+        *(record("woh", 16, seed, 0.5 + seed / 10) for seed in (0, 1)),
+        *(record("sh", 16, seed, 0.4) for seed in (0, 1)),
+        *(record("float-l2", None, seed, 0.45) for seed in (0, 1)),
+    ]
+    text = table(records, benchmark.report.TABLES["MAP"], best=True, markup=False)
+    assert text.split("\n")[0] == "| method | database | 16 bits |"
+    assert "| woh | learned | **0.550 ± 0.050** |" in text
+    assert "| sh | encoded | 0.400 ± 0.000 |" in text
+    assert "| float-l2 | as it is | 0.450 ± 0.000 |" in text
+
+
+@pytest.mark.slow
+def test_the_command_measures_what_is_missing_and_reports_all(files, monkeypatch):
+    monkeypatch.chdir(files)
+    flags = ["--bits", "8,16", "--seeds", 2, "--chunks", 3, "--queries", 30, "--min-count", 1, "-o", "rep"]
+    first = run("benchmark", "all.npz", "--methods", "woh,osh,float-l2", *flags)
+    assert first.stderr.count("measured") == 2 * (2 + 2 + 1)
+    assert "0 of 10 cells were there" in first.stderr
+    more = run("benchmark", "all.npz", "--methods", "woh,osh,sh,float-l2", *flags, "--vary", "alpha=3,300")
+    assert more.stderr.count("measured") == 4 + 8
+    assert "10 of 22 cells were there" in more.stderr
+    page = (files / "rep" / "report.html").read_text()
+    assert (
+        page.count("<svg")
+        == len(list((files / "rep").glob("*.svg")))
+        == len(list((files / "rep").glob("*.png")))
+    )
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?:https?:|//)""", page.replace('xlink:href="#', ""))
+    assert "woh-index benchmark all.npz" in page
+    assert "--vary alpha=3,300" in page
+    for name in ("woh", "osh", "sh", "float-l2", "woh-paper (alpha 300)"):
+        assert f"<td>{name}</td>" in page
+    rows = list(csv.DictReader((files / "rep" / "results.csv").read_text().splitlines()))
+    lines = [json.loads(line) for line in (files / "rep" / "results.jsonl").read_text().splitlines()]
+    assert len(lines) == 22
+    assert len(rows) == sum(len(line["rounds"]) for line in lines)
+    woh = [
+        float(row["map"]) for row in rows if (row["method"], row["bits"], row["round"]) == ("woh", "16", "3")
+    ]
+    assert woh == [
+        line["rounds"][-1]["map"] for line in lines if (line["method"], line["bits"]) == ("woh", 16)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--methods", "woh,nope"], 1, "unknown methods nope"),
+        (["--vary", "alpha"], 2, "not of the form"),
+        (["--vary", "nope=1"], 1, "cannot vary nope"),
+        (["--queries", "600"], 1, "at most half"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(files, monkeypatch, arguments, code, said):
+    monkeypatch.chdir(files)
+    result = run("benchmark", "all.npz", *arguments, "-o", "rep", code=code)
+    assert said in result.stderr

@@ -1,0 +1,10 @@
+"""Every method on one data set: measured cell by cell, kept, drawn, and put on one page."""
+
+from __future__ import annotations
+
+from .cells import NAMES, Cell, Setting, cells
+from .measuring import measure
+from .records import Records
+from .report import write
+
+__all__ = ["NAMES", "Cell", "Setting", "cells", "measure", "Records", "write"]
