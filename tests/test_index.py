@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss import WOH, Chunk, WOHIndex, codes
 from woh_faiss.errors import ConfigError, InputError, LockedError, NotFittedError, StoreError, WOHError
+from woh_faiss.index import _unfinished
 
 
 def naive_search(stored, ids, query, k):
@@ -370,7 +371,7 @@ def test_build_is_not_in_the_way_of_what_is_there(tmp_path):
     (tmp_path / "link.woh").symlink_to("nowhere")
     with pytest.raises(StoreError, match=r"link\.woh exists already"):
         WOHIndex.build(tmp_path / "link.woh", [Chunk.of(*tagged(0))], **SMALL)
-    WOHIndex.create(tmp_path / f".a.woh.building-{os.getpid()}").close()
+    WOHIndex.create(_unfinished(tmp_path / "a.woh")).close()
     WOHIndex.build(tmp_path / "a.woh", [Chunk.of(*tagged(0))], **SMALL).close()
     assert {path.name for path in tmp_path.iterdir()} == {"link.woh", "a.woh"}
     with pytest.raises(StoreError, match="File name too long"):

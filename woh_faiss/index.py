@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 import shutil
@@ -86,11 +87,12 @@ class WOHIndex(IndexReader):
             As `create` and `update`.
         """
         final = Path(path)
+        _nameable(final)  # before hours of learning
         if os.path.lexists(final):
             raise StoreError(
                 f"{final} exists already; 'woh-index update' extends it, or choose another --index"
             )
-        unfinished = final.with_name(f".{final.name}.building-{os.getpid()}")
+        unfinished = _unfinished(final)
         shutil.rmtree(unfinished, ignore_errors=True)  # of a killed build that had this process id
         try:
             with cls.create(unfinished, config, **hyper) as index:
@@ -252,6 +254,22 @@ class WOHIndex(IndexReader):
 
             self._grower = Grower(self._store, self.config, lambda: self.hasher)
         return self._grower
+
+
+def _nameable(path: Path) -> None:
+    """StoreError for a path that no file can have."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise StoreError(f"cannot create {path}: {error.strerror}; choose another --index") from error
+
+
+def _unfinished(final: Path) -> Path:
+    """Where an index is built until it gets its name: beside it, hidden, with a name that is short."""
+    of_name = hashlib.blake2b(os.fsencode(final.name), digest_size=4).hexdigest()
+    return final.with_name(f".woh-index-{of_name}.building-{os.getpid()}")
 
 
 def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:

@@ -121,8 +121,10 @@ def _by_round(records: Sequence[Record]) -> Figure:
 
 def _whole_rounds(draw: Callable[[Axes], None]) -> Callable[[Axes], None]:
     def with_ticks(axes: Axes) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         draw(axes)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     return with_ticks
 
