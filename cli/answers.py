@@ -35,7 +35,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked: the rows of a chunk, an indexed item, or tags (with a chunk, beside each row)."""
+    """What is asked: the rows of a chunk, an indexed item, or tags (with a chunk, beside each row).
+
+    `text` is the key or the tags as they were typed.
+    """
 
     chunk: Chunk | None = None
     item: Item | None = None
@@ -48,7 +51,9 @@ class Questions:
     def __getitem__(self, row: int) -> Asked:
         if self.item is not None:
             name = self.item.key or f"id {self.item.id}"
-            return Asked(name, self.item.key, self.item.tags, self.item.key or self.item.id)
+            return Asked(
+                name, self.item.key, self.item.tags, self.item.id if self.text is None else self.text
+            )
         if self.chunk is None:
             return Asked(str(self.text), None, None, self.text)
         key = None if self.chunk.keys is None else str(self.chunk.keys[row])

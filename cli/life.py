@@ -59,7 +59,7 @@ def remove(
             wanted += lists.ids(source, "; --keys reads lines as keys")
     with WOHIndex.open(index_path) as index:
         removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing)
-        click.echo(f"{removed:,} items removed; {index.ntotal:,} items in all", err=True)
+        click.echo(f"{_items(removed)} removed; {index.ntotal:,} items in all", err=True)
 
 
 @click.command()
@@ -78,7 +78,7 @@ def compact(index_path: Path) -> None:
 
     with WOHIndex.open(index_path) as index:
         items, clean = index.compact()
-        click.echo(f"{items:,} removed items erased; {index.ntotal:,} items in all", err=True)
+        click.echo(f"{_items(items)} erased; {index.ntotal:,} items in all", err=True)
     if not clean:
         click.echo(
             f"note: {index_path} was in use or its disk full, so catalog.db may still hold traces; "
@@ -136,3 +136,7 @@ def rollback(number: int, index_path: Path) -> None:
             f"back after round {number}; {before - number:,} rounds undone; {index.ntotal:,} items in all",
             err=True,
         )
+
+
+def _items(count: int) -> str:
+    return "1 item" if count == 1 else f"{count:,} items"

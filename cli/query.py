@@ -116,7 +116,7 @@ def query(
             item_id = index.id_of(key)
         item = None if item_id is None else index.items([item_id])[0]
         words = None if tags is None else tags.split(";") if ";" in tags else tags.split()
-        asked = Questions(chunk, item, words, tags)
+        asked = Questions(chunk, item, words, tags if key is None else key)
         if held < k and radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             click.echo(f"note: {index_path} {what}", err=True)

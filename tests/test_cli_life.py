@@ -39,7 +39,7 @@ def test_remove_by_id_key_and_file(here):
     assert found() == set(range(80)) - {3, 4, 7, 8, 9, 10, 11, 12, 13, 40, 41}
     again = run("remove", 3, 99, 14, code=1)
     assert "id 3, id 99 are not in the index (2 of 3 given)" in again.stderr
-    assert run("remove", 3, 99, 14, "--ignore-missing").stderr == "1 items removed; 68 items in all\n"
+    assert run("remove", 3, 99, 14, "--ignore-missing").stderr == "1 item removed; 68 items in all\n"
     info = json.loads(run("info", "--json").stdout)
     assert (info["ntotal"], info["rows"], info["removed"]) == (68, 80, 12)
     assert re.search(r"removed +12\b", run("info").stdout)
@@ -69,8 +69,8 @@ def test_what_remove_refuses(here, arguments, code, message):
 def test_compact_and_verify(here):
     run("remove", 5, 6)
     assert run("verify").stderr == "index.woh is sound\n"
-    assert run("compact").stderr == "2 removed items erased; 78 items in all\n"
-    assert run("compact").stderr == "0 removed items erased; 78 items in all\n"
+    assert run("compact").stderr == "2 items erased; 78 items in all\n"
+    assert run("compact").stderr == "0 items erased; 78 items in all\n"
     assert run("verify", "--json").stdout == ""
     codes = bytearray((here / "index.woh" / "codes.faiss").read_bytes())
     codes[-1] ^= 1

@@ -101,7 +101,8 @@ def test_ids_that_no_item_has_allow_nothing(here):
 def test_a_radius_around_an_item_leaves_the_item_out(here):
     found = lines("--id", 3, "--radius", 16)
     assert sorted(line["id"] for line in found) == [i for i in range(120) if i not in (3, 7, 50)]
-    assert {line["query"] for line in found} == {"0/photo 3"}
+    assert {line["query"] for line in found} == {3}
+    assert {line["query"] for line in lines("--key", "0/photo 3", "--radius", 16)} == {"0/photo 3"}
 
 
 def test_a_page_of_a_radius(here):
