@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from test_cli import run
 
 from woh_faiss import Chunk, WOHConfig, benchmark
 from woh_faiss.baselines import METHODS
 from woh_faiss.benchmark import NAMES, Cell, Records, Setting, cells, measure
 from woh_faiss.benchmark.cells import digest
+from woh_faiss.benchmark.convergence import by_iteration, objective
 from woh_faiss.benchmark.report import table
 from woh_faiss.errors import InputError
 from woh_faiss.evaluation import precision_at
@@ -196,3 +198,27 @@ def test_what_cannot_be_measured_is_refused(files, monkeypatch, arguments, code,
     monkeypatch.chdir(files)
     result = run("benchmark", "all.npz", *arguments, "-o", "rep", code=code)
     assert said in result.stderr
+
+
+def test_the_objective_is_eq_4_written_out():
+    rng = np.random.default_rng(0)
+    n, m, c, f, r = 20, 6, 5, 4, 8
+    phi, Z, P, W = (rng.normal(size=shape) for shape in ((n, m), (n, f), (m, r), (r, c)))
+    Y, B = (rng.random((n, c)) < 0.4).astype(float), rng.choice([-1.0, 1.0], (n, r))
+    config = WOHConfig(bits=8, preset="paper", alpha=2.0, beta=0.5, theta=0.3, mu=1.5)
+    value = np.linalg.norm(Y - B @ W, axis=1).sum() + 2 * (W**2).sum()
+    for weight, target in ((0.5, phi), (0.3, Z)):
+        M = np.linalg.solve(B.T @ B + 2 / weight * np.eye(r), B.T @ target)
+        value += weight * ((target - B @ M) ** 2).sum() + 2 * (M**2).sum()
+    value += 1.5 * ((B - phi @ P) ** 2).sum() + 2 * (P**2).sum()
+    assert objective(config, phi, csr_array(Y), Z, B, W, P) == pytest.approx(value)
+
+
+def test_the_objective_falls_with_the_iterations(chunk):
+    config = WOHConfig(bits=16, preset="paper", min_count=1, anchors=50)
+    values = by_iteration(chunk, config, most=6)
+    assert len(values) == 6
+    assert values[-1] < values[0]
+    assert values == by_iteration(chunk, config, most=6)
+    assert measure(chunk, Cell("woh-paper", 8, 0), SETTING)["objective"][-1] > 0
+    assert measure(chunk, Cell("woh", 8, 0), SETTING)["objective"] is None

@@ -61,6 +61,9 @@ def figures(records: Sequence[Record]) -> dict[str, tuple[str, Figure]]:
     timed = [record for record in plain if record["bits"] in lengths[-1:] and len(record["rounds"]) > 1]
     if timed:
         found["seconds-by-round"] = f"Training seconds of every round, {lengths[-1]} bits", _seconds(timed)
+    falling = [record for record in plain if record.get("objective")]
+    if falling:
+        found["objective"] = "Objective of woh-paper (Eq. 4) on the first chunk", _objective(falling)
     for name in dict.fromkeys(name for record in records for name in record["hyper"]):
         of_name = [record for record in records if [*record["hyper"]] == [name]]
         found[f"sensitivity-{name}"] = f"MAP of woh-paper against {name}", _sensitivity(of_name, name)
@@ -139,6 +142,16 @@ def _seconds(records: Sequence[Record]) -> Figure:
         axes.set_yscale("log")
 
     return _drawn(logarithmic, "round", "training seconds")
+
+
+def _objective(records: Sequence[Record]) -> Figure:
+    curves = means(records, lambda record: record["objective"])
+
+    def draw(axes: Axes) -> None:
+        for (_, bits), values in curves.items():
+            axes.plot(range(1, len(values) + 1), values / values[0], marker="o", label=f"{bits} bits")
+
+    return _drawn(_whole_rounds(draw), "outer iterations", "objective, as a share of that after the first")
 
 
 def _precision_recall(records: Sequence[Record]) -> Figure:

@@ -18,6 +18,7 @@ from woh_faiss.trainer import WOH
 from woh_faiss.vectors import WordVectors
 
 from .cells import OWN, Cell, Setting
+from .convergence import by_iteration
 
 #: Hits at which precision and recall are taken.
 FIRST = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
@@ -50,7 +51,8 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
     dict
         ``rounds``: `round`, `map` and `seconds` (training alone) of each, or of the last where nothing is
         learned; ``database`` and ``queries``, their sizes; ``bytes`` an item; ``distinct``, the share of
-        codes that are; ``first``, ``precision``, ``recall``: hits, and means over queries after so many.
+        codes that are; ``first``, ``precision``, ``recall``: hits, and means over queries after so many;
+        ``objective`` of "woh-paper" after each outer iteration on the first chunk.
 
     Raises
     ------
@@ -61,7 +63,7 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
     labels = np.asarray(chunk.labels)
     asked, held = labels[held_out], labels[rest]
     X, everything = chunk.features[held_out], chunk.features[rest]
-    distinct, distance = None, cast(Distance, hamming)
+    distinct, distance, falling = None, cast(Distance, hamming), None
     if cell.method in OWN or cell.method in METHODS:
         own = {"preset": OWN[cell.method], **cell.hyper} if cell.method in OWN else {}
         config = WOHConfig.from_dict(
@@ -84,6 +86,9 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
         ]
         packed = made[0].database(everything, np.vstack(made[0].learned))
         distinct = len(np.unique(packed, axis=0)) / len(packed)
+        if cell.method == "woh-paper" and not cell.hyper:
+            first = np.array_split(rest, setting.chunks)[0]
+            falling = by_iteration(chunk.rows(first), config, vectors)
         queries, database = made[0].encode(X), packed
         n_bytes = config.bits // 8
     else:
@@ -101,6 +106,7 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
         "first": [n for n in FIRST if n <= len(rest)],
         "precision": precision,
         "recall": recall,
+        "objective": falling,
     }
 
 
