@@ -58,7 +58,10 @@ def work(index, rng, live):
 
 @pytest.mark.slow
 def test_every_answer_while_a_writer_works_is_one_of_a_committed_state(path, tmp_path):
-    """Two processes of two threads each; every answer is compared, in its order, with a naive scan."""
+    """Two processes of two threads each; every answer is compared, in its order, with a naive scan.
+
+    WOH_COMMITS asks for another number of commits than 80.
+    """
     rng, xq = np.random.default_rng(0), tagged(99, n=6)[0]
     np.save(tmp_path / "xq.npy", xq)
     command = [sys.executable, serving_worker.__file__, str(path), str(tmp_path / "xq.npy")]
@@ -84,7 +87,7 @@ def test_every_answer_while_a_writer_works_is_one_of_a_committed_state(path, tmp
         state()
         for reader in readers:
             assert reader.stdout.readline() == "serving\n"
-        for _ in range(80):
+        for _ in range(int(os.environ.get("WOH_COMMITS", "80"))):
             work(index, rng, live)
             state()
     assert WOHIndex.verify(path) == []
