@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..chunks import Chunk
-from ..errors import InputError
-from ..tag_lists import TagLists
-from ..tags import normalise
-from ..validate import neighbours
+from woh_faiss.chunks import Chunk
+from woh_faiss.errors import InputError
+from woh_faiss.tag_lists import TagLists
+from woh_faiss.tags import normalise
+from woh_faiss.validate import neighbours
 
 if TYPE_CHECKING:
-    from ..vectors import WordVectors
+    from woh_faiss.vectors import WordVectors
 
 
 def usual_tags(tags: TagLists, *, min_count: int = 50, word_vectors: WordVectors | None = None) -> TagLists:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ..chunk_files import BOMB_BYTES, BOMB_RATIO, Npz, npy_of, shown
-from ..errors import InputError
-from ..validate import listed
+from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO, Npz, npy_of, shown
+from woh_faiss.errors import InputError
+from woh_faiss.validate import listed
 
 #: MATLAB's classes of plain numbers.
 _NUMBERS = ("double", "single", "logical", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)))
@@ -41,7 +41,7 @@ class Mat(Protocol):
     """An opened .mat file."""
 
     where: str
-    variables: Mapping[str, str]  # name -> "2000 x 20 double"
+    variables: dict[str, str]  # name -> "2000 x 20 double"
 
     def read(self, name: str) -> Any:
         """A variable: an array, or a SciPy sparse matrix; InputError if it is not there or damaged."""
@@ -62,7 +62,8 @@ def open_mat(path: str | os.PathLike[str]) -> Mat:
     start = _start(file)
     if start.startswith(b"\x89HDF"):
         raise InputError(
-            f"{shown(file)} is HDF5 but not MATLAB's: which way its matrices lie is not known; save them as .npy"
+            f"{shown(file)} is HDF5 but not MATLAB's, so which way its matrices lie is not known; "
+            "save them as .npy"
         )
     return _Mat73(file) if start.startswith(b"MATLAB 7.3") else _Mat5(file)
 
@@ -201,7 +202,7 @@ class _Mat73:
             # Links may lead to other files, which nobody named.
             own = [n for n in self._file if isinstance(self._file.get(n, getlink=True), h5py.HardLink)]
             self._nodes = {name: self._file[name] for name in own if not name.startswith("#")}
-            self.variables = {name: self._told(node) for name, node in self._nodes.items()}
+            self.variables: dict[str, str] = {name: self._told(node) for name, node in self._nodes.items()}
 
     def _told(self, node: Any) -> str:
         matlab = node.attrs.get("MATLAB_class", b"unknown")

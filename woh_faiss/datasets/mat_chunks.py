@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import validate
-from ..chunks import MOST_CLASSES, Chunk
-from ..errors import InputError
-from ..tag_lists import TagLists, tag_lists
+from woh_faiss import validate
+from woh_faiss.chunks import MOST_CLASSES, Chunk
+from woh_faiss.errors import InputError
+from woh_faiss.tag_lists import TagLists, tag_lists
+
 from .mat import Mat, open_mat, told
 
 

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import validate
-from ..chunk_files import shown
-from ..chunks import Chunk
-from ..errors import InputError
-from ..tag_lists import TagLists
+from woh_faiss import validate
+from woh_faiss.chunk_files import shown
+from woh_faiss.chunks import Chunk
+from woh_faiss.errors import InputError
+from woh_faiss.tag_lists import TagLists
+
 from .mat import open_rows
 from .published import Published, lines, numbered
 

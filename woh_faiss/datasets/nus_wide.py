@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import validate
-from ..chunk_files import shown
-from ..chunks import Chunk
-from ..errors import InputError
+from woh_faiss import validate
+from woh_faiss.chunk_files import shown
+from woh_faiss.chunks import Chunk
+from woh_faiss.errors import InputError
+
 from .cutting import cut, usual_tags
 from .mat import open_rows
 from .nus_wide_files import PARTS, Images, concept_labels, typed_tags, usual_1k_tags
 from .published import number_blocks
 
 if TYPE_CHECKING:
-    from ..vectors import WordVectors
+    from woh_faiss.vectors import WordVectors
 
 #: Low-level features: colour histogram, block-wise colour moments, colour correlogram, edge directions,
 #: wavelet texture.
@@ -179,7 +180,7 @@ class NusWide:
             not np.array_equal(a[1], b[1]) for files in found for a, b in zip(files, found[0], strict=True)
         ):
             raise InputError(
-                f"{shown(found[0][0][0].parent)}: some kinds have one file for all images, others one a part; "
+                f"{shown(found[0][0][0].parent)}: some kinds have a file of all images, others one a part; "
                 "keep one form"
             )
         segments = [([files[i][0] for files in found], places) for i, (_, places) in enumerate(found[0])]

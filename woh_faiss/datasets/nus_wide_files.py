@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import validate
-from ..chunk_files import shown
-from ..errors import InputError
-from ..tag_lists import TagLists
+from woh_faiss import validate
+from woh_faiss.chunk_files import shown
+from woh_faiss.errors import InputError
+from woh_faiss.tag_lists import TagLists
+
 from .published import Published, lines, number_blocks, zero_one_column
 
 SET = Published("NUS-WIDE", "the NUS-WIDE page of the Lab for Media Search, National University of Singapore")
@@ -113,7 +114,8 @@ def concept_labels(
         names = list(concepts)
         if bad := [name for name in names if name not in known]:
             raise InputError(
-                f"concept {validate.short(bad[0])} has no file in {shown(folder)}, which has {validate.listed(known)}"
+                f"concept {validate.short(bad[0])} has no file in {shown(folder)}, "
+                f"which has {validate.listed(known)}"
             )
         if not names or len(set(names)) != len(names):
             raise InputError(f"concepts are {validate.short(names)}, expected different names, at least one")

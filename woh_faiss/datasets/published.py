@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import validate
-from ..chunk_files import shown
-from ..errors import InputError
+from woh_faiss import validate
+from woh_faiss.chunk_files import shown
+from woh_faiss.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Published:
         if (found := self.find_any(folder, *places)) is None:
             looked = " or ".join(places) + f" in {shown(folder)}"
             raise InputError(
-                f"{self.name}: {Path(places[0]).name} is missing; looked for {looked}; it is part of {self.page}"
+                f"{self.name}: {Path(places[0]).name} is missing; looked for {looked}; "
+                f"the set can be had from {self.page}"
             )
         return found
 
@@ -92,21 +93,15 @@ def lines(file: Path, encoding: str = "utf-8") -> list[str]:
     with reading(file):
         data = file.read_bytes()
     try:
-        return [
-            line.strip() for line in data.decode(encoding).removeprefix("\ufeff").split("\n")[: _count(data)]
-        ]
+        found = [line.strip() for line in data.decode(encoding).removeprefix("\ufeff").split("\n")]
     except LookupError:
         raise InputError(f"encoding is {validate.short(encoding)}, which Python does not know") from None
-    except UnicodeDecodeError as error:
-        at = data.count(b"\n", 0, error.start) + 1
+    except UnicodeError as error:
+        at = data.count(b"\n", 0, getattr(error, "start", 0)) + 1
         raise InputError(
             f"{shown(file)}: line {at} is not {encoding} text; copy the file again or name its encoding"
         ) from error
-
-
-def _count(data: bytes) -> int:
-    """Lines of a text whose last one may have no end."""
-    return data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
+    return found[:-1] if found[-1] == "" else found  # the last line may have no end
 
 
 def zero_one_column(file: Path, n: int) -> NDArray[np.bool_]:
@@ -170,7 +165,8 @@ def _parsed(file: Path, texts: list[str], done: int, width: int | None) -> NDArr
         words = text.split()
         if len(words) != width:
             raise InputError(
-                f"{shown(file)}: row {row} has {len(words)} numbers, expected {width} as before; copy it again"
+                f"{shown(file)}: row {row} has {len(words)} numbers, expected {width} as in the first; "
+                "copy it again"
             )
         for word in words:
             if not _is_finite(word):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..chunks import Chunk
-from ..errors import InputError
-from ..tag_lists import TagLists
-from ..validate import short, whole_number
+from woh_faiss.chunks import Chunk
+from woh_faiss.errors import InputError
+from woh_faiss.tag_lists import TagLists
+from woh_faiss.validate import short, whole_number
 
 #: Words of a label, and words that say nothing about any.
 WORDS = 30
