@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -88,7 +89,7 @@ class Images:
         if not names:
             raise InputError(f"{shown(file)} is empty, expected a path a line")
         if len(set(names)) != len(names):
-            twice = next(name for i, name in enumerate(names) if names.index(name) != i)
+            twice = Counter(names).most_common(1)[0][0]
             raise InputError(f"{shown(file)} has {validate.short(twice)} twice; copy it again")
         return file, names
 
