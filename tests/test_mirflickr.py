@@ -87,7 +87,7 @@ def test_damage_is_refused(root, tmp_path):
     for text in ("5", "0", "-1", "1.5", "x", "9" * 30, "²", "1\n\n3 4"):
         notes.write_text(text, encoding="utf-8")
         message = refused(root, tmp_path / "vgg.npy")
-        assert f"{notes}: line {text.count(chr(10)) + 1} is" in message
+        assert f"sky.txt: line {text.count(chr(10)) + 1} is" in message
         assert "expected an image's number, 1 to 4" in message
     notes.write_text("")
     (root / "meta" / "tags" / "tags3.txt").write_bytes(b"sea\ncaf\xe9\n")

@@ -57,7 +57,9 @@ def counted(**arguments):
     return np.array([right, wrong, off]), bare, len(chunk)
 
 
-@pytest.mark.parametrize("wrong, off_topic, missing", [(0, 0, 0), (1, 0, 0.5), (0, 1, 0), (0.3, 0.2, 0.25)])
+@pytest.mark.parametrize(
+    ("wrong", "off_topic", "missing"), [(0, 0, 0), (1, 0, 0.5), (0, 1, 0), (0.3, 0.2, 0.25)]
+)
 def test_shares_are_those_asked_for(wrong, off_topic, missing):
     # One tag an item at most, so that none is merged with another.
     counts, bare, n = counted(wrong=wrong, off_topic=off_topic, missing=missing, tags=1, seed=3)
@@ -79,7 +81,7 @@ def test_one_label_and_two():
 
 
 @pytest.mark.parametrize(
-    "wrong, words",
+    ("wrong", "words"),
     [
         ({"n": 0}, "n is 0, expected at least 1"),
         ({"n": 2.5}, "n is 2.5"),
