@@ -15,6 +15,7 @@ from woh_faiss.errors import InputError
 
 N = 23
 CONCEPTS = ["animal", "plants", "sky", "water"]
+WT, SKY = "Low_Level_Features/Normalized_WT.dat", "Groundtruth/AllLabels/Labels_sky.txt"
 WORDS = ["sea", "sun", "sky", "nikon"]
 
 
@@ -29,7 +30,7 @@ class Set:
         self.places = {"all": np.arange(n), "train": train, "test": np.setdiff1d(np.arange(n), train)}
         self.labels = rng.random((n, 4)) < [0.2, 0.1, 0.5, 0.3]
         self.labels[0] = False
-        self.labels[1, 2] = True
+        self.labels[1, 2] = self.labels[2, 0] = True
         self.marks = rng.random((n, 4)) < 0.4
         self.marks[2] = False
         self.X = {kind: rng.normal(size=(n, 2 + i)).round(4) for i, kind in enumerate(KINDS)}
@@ -146,10 +147,10 @@ def test_features_are_never_held_whole(tmp_path, monkeypatch):
     nus = Set(tmp_path / "nus").write()
     file = nus.root / "Low_Level_Features" / "Normalized_CH.dat"
     lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines[:12], "no number"]))
+    file.write_text("\n".join([*lines[:12], "no number", *lines[13:]]))
     stream = NusWide(nus.root, concepts=4, labelled=False).chunks(10)
     assert next(stream).ids.tolist() == list(range(10))
-    with pytest.raises(InputError, match=r"CH\.dat: row 13 has 2 numbers?"):
+    with pytest.raises(InputError, match=r"CH\.dat: row 13 holds 'no'"):
         next(stream)
 
 
@@ -244,26 +245,26 @@ def edited(file, change):
             lambda t: t[: t.rindex("\n", 0, -1)],
             "has 22 rows, expected 23",
         ),
-        ("Low_Level_Features/Normalized_WT.dat", lambda t: t + t.splitlines()[0], "more than 23 rows"),
+        (WT, lambda t: t + t.splitlines()[0], "more than 23 rows"),
         (
             "Low_Level_Features/Normalized_WT.dat",
             lambda t: t.replace(" \n", " 7 \n", 1),
             "row 2 has 6 numbers",
         ),
-        ("Low_Level_Features/Normalized_WT.dat", lambda t: "nan " + t.split(" ", 1)[1], "row 1 holds 'nan'"),
+        (WT, lambda t: "nan " + t.split(" ", 1)[1], "row 1 holds 'nan'"),
         (
             "Low_Level_Features/Normalized_WT.dat",
             lambda t: "1e99 " + t.split(" ", 1)[1],
             "row 1 holds '1e99'",
         ),
-        ("Low_Level_Features/Normalized_WT.dat", lambda t: "é " + t.split(" ", 1)[1], "expected a finite"),
-        ("Low_Level_Features/Normalized_WT.dat", lambda _: "", "has 0 rows, expected 23"),
+        (WT, lambda t: "é " + t.split(" ", 1)[1], "expected a finite"),
+        (WT, lambda _: "", "has 0 rows, expected 23"),
         (
             "Groundtruth/AllLabels/Labels_sky.txt",
             lambda t: t.replace("1", "2", 1),
             "is b'2', expected 0 or 1",
         ),
-        ("Groundtruth/AllLabels/Labels_sky.txt", lambda t: t + "1\n", "has 24 rows, expected 23"),
+        (SKY, lambda t: t + "1\n", "has 24 rows, expected 23"),
         ("NUS_WID_Tags/All_Tags.txt", lambda t: t.split("\n", 1)[1], "has no line for image"),
         ("ImageList/Imagelist.txt", lambda t: t + t.splitlines()[4], "twice"),
         ("ImageList/Imagelist.txt", lambda _: "\n", "is empty"),
@@ -281,6 +282,7 @@ def test_damaged_tag_matrix_and_split(tmp_path):
     nus = Set(tmp_path / "nus").write(whole_features=False)
     edited(nus.root / "NUS_WID_Tags" / "AllTags1k.txt", lambda t: t.replace("1", "3", 1))
     assert "AllTags1k.txt, rows from 1 on: tags of row" in refused(nus.root, tags="1k", concepts=4)
+    edited(nus.root / "NUS_WID_Tags" / "AllTags1k.txt", lambda t: t.replace("3", "1", 1))
     edited(nus.root / "NUS_WID_Tags" / "TagList1k.txt", lambda t: t + "more\n")
     assert "there are 5 tag_names for 4 columns" in refused(nus.root, tags="1k", concepts=4)
     edited(nus.root / "ImageList" / "TestImagelist.txt", lambda t: t.split("\n", 1)[1])

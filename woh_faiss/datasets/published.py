@@ -142,9 +142,10 @@ def number_blocks(file: Path, n: int, size: int) -> Iterator[NDArray[np.float32]
         rows = (line for line in stream if not line.isspace())
         done, width = 0, None
         while done < n:
-            texts = list(islice(rows, min(size, n - done)))
-            if not texts:
-                _same_rows(file, done, n)
+            wanted = min(size, n - done)
+            texts = list(islice(rows, wanted))
+            if len(texts) < wanted:
+                _same_rows(file, done + len(texts), n)
             block = _parsed(file, texts, done, width)
             done, width = done + len(block), block.shape[1]
             if done == n and next(rows, None) is not None:
