@@ -48,18 +48,15 @@ def save73(path, variables):
         stream.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\0\2IM")
 
 
-def save5(path, variables):
-    cells = {
-        k: np.array(v, dtype=object)[:, None] if isinstance(v, list) else v for k, v in variables.items()
-    }
-    savemat(path, cells, do_compression=True)
+def save5(path, variables, compress=True):
+    def cells(value):
+        return np.array(value, dtype=object)[:, None] if isinstance(value, list) else value
+
+    savemat(path, {name: cells(value) for name, value in variables.items()}, do_compression=compress)
 
 
 def save5_plain(path, variables):
-    cells = {
-        k: np.array(v, dtype=object)[:, None] if isinstance(v, list) else v for k, v in variables.items()
-    }
-    savemat(path, cells)
+    save5(path, variables, compress=False)
 
 
 SAVERS = pytest.mark.parametrize("save", [save5, save5_plain, save73])
@@ -145,7 +142,7 @@ def test_class_numbers(save, path):
 
 @SAVERS
 def test_what_does_not_fit_is_refused(save, path):
-    save(path, {"X": X, "Y": Y * 0.5, "L": L[:4], "inf": X / 0.0 if False else np.full((2, 2), np.inf)})
+    save(path, {"X": X, "Y": Y * 0.5, "L": L[:4], "inf": np.full((2, 2), np.inf)})
     assert "(X, Y, L): tags of row 0, column 0 is 0.5, expected 0 or 1" in refused(path)
     assert "there are 4 labels for 5 rows" in refused(path, features="X", labels="L")
     assert "features of row 0 are not finite" in refused(path, features="inf")
@@ -198,11 +195,7 @@ def test_hdf5_that_points_elsewhere_or_claims_too_much(path, tmp_path):
         file.create_dataset("big", (1 << 20, 1 << 10), "f8", chunks=(1 << 10, 1 << 10))
         file.create_dataset("raw", (2, 2), "f8", external=[(str(tmp_path / "raw.bin"), 0, 32)])
         layout = h5py.VirtualLayout((5, 3), "f8")
-        layout[:] = (
-            h5py.VirtualSource(tmp_path / "other.mat", "X", (3, 5))[...].reshape
-            if False
-            else (h5py.VirtualSource(tmp_path / "other.mat", "X", (5, 3)))
-        )
+        layout[:] = h5py.VirtualSource(tmp_path / "other.mat", "X", (5, 3))
         file.create_virtual_dataset("virtual", layout)
     assert "no variable 'X'" in refused(path, features="X")
     assert "no variable 'soft'" in refused(path, features="soft")

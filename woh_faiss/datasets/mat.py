@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -179,14 +180,15 @@ class _Mat5:
         if self._classes[name] != "sparse":  # a number is at least a byte in the file
             _no_bomb(here, math.prod(self._shapes[name]), self._file.stat().st_size)
         with _read_errors(here):
-            return loadmat(self._file, variable_names=[name])[name]
+            found = loadmat(self._file, variable_names=[name])[name]
+            return _checked_sparse(found) if hasattr(found, "check_format") else found
 
     def rows(self, name: str) -> Rows:
         return _matrix(self.read(name), f"{self.where}: variable {name!r}")
 
 
 class _Mat73:
-    """Version 7.3: HDF5, which holds every matrix transposed."""
+    """Version 7.3: HDF5, which holds every matrix transposed. Open only while something is read."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -196,76 +198,94 @@ class _Mat73:
                 f"{shown(file)} is a .mat file of version 7.3, which h5py reads: install woh-faiss[mat], or "
                 "save it with -v7"
             ) from None
-        self.where = shown(file)
-        with _read_errors(self.where):
-            self._file = h5py.File(file, "r")
-            # Links may lead to other files, which nobody named.
-            own = [n for n in self._file if isinstance(self._file.get(n, getlink=True), h5py.HardLink)]
-            self._nodes = {name: self._file[name] for name in own if not name.startswith("#")}
-            self.variables: dict[str, str] = {name: self._told(node) for name, node in self._nodes.items()}
-
-    def _told(self, node: Any) -> str:
-        matlab = node.attrs.get("MATLAB_class", b"unknown")
-        name = matlab.decode("ascii", "replace") if isinstance(matlab, bytes) else str(matlab)
-        if "MATLAB_sparse" in node.attrs:
-            return _kind((int(node.attrs["MATLAB_sparse"]), len(node["jc"]) - 1), "sparse")
-        return _kind(tuple(getattr(node, "shape", ()))[::-1], name)
+        self._path, self._h5py, self.where = file, h5py, shown(file)
+        with self._opened(self.where) as root:
+            # Links may lead to other files, which nobody named; #refs# are the cells of others.
+            own = [n for n in root if isinstance(root.get(n, getlink=True), h5py.HardLink) and n[0] != "#"]
+            self.variables: dict[str, str] = {name: _told73(root[name]) for name in own}
 
     def read(self, name: str) -> Any:
         if name not in self.variables:
             raise _not_there(self, name)
-        node, here = self._nodes[name], f"{self.where}: variable {name!r}"
-        with _read_errors(here):
+        here = f"{self.where}: variable {name!r}"
+        with self._opened(here) as root:
+            node = root[name]
             if "MATLAB_sparse" in node.attrs:
-                from scipy.sparse import csc_matrix
-
-                # Without entries MATLAB writes neither of the two.
-                ir, data = (self._whole(node[k], here) if k in node else np.empty(0) for k in ("ir", "data"))
-                jc = self._whole(node["jc"], here)
-                shape = (int(node.attrs["MATLAB_sparse"]), len(jc) - 1)
-                matrix = csc_matrix((data, ir.astype(np.int64), jc.astype(np.int64)), shape=shape)
-                matrix.check_format(full_check=True)
-                return matrix
+                return _sparse73(node, here)
             if self.variables[name].endswith(" cell"):
-                refs = np.ravel(self._whole(node, here))
-                return np.array([self._text(self._file[ref], here) for ref in refs], dtype=np.str_)
-            return np.asarray(self._whole(node, here)).T
+                refs = np.ravel(_whole(node, here))
+                return np.array([_text73(root[ref], here) for ref in refs], dtype=np.str_)
+            return _whole(node, here).T
 
     def rows(self, name: str) -> Rows:
         if name not in self.variables:
             raise _not_there(self, name)
-        node, here = self._nodes[name], f"{self.where}: variable {name!r}"
-        with _read_errors(here):
+        here = f"{self.where}: variable {name!r}"
+        with self._opened(here) as root:
+            node = root[name]
             if getattr(node, "ndim", 0) != 2 or node.dtype.kind not in "fiub":
                 raise InputError(
                     f"{here} is {self.variables[name]}, expected a full matrix of real numbers, a row an item"
                 )
             _checked_storage(node, here)
-        return _Turned(node, here)
+            return _Turned(self, name, tuple(node.shape)[::-1])
 
-    @staticmethod
-    def _whole(node: Any, here: str) -> NDArray[Any]:
-        _checked_storage(node, here)
-        array: NDArray[Any] = node[()]
-        return array
+    def slice(self, name: str, rows: slice) -> NDArray[Any]:
+        """Rows of a matrix that `rows` has checked."""
+        with self._opened(f"{self.where}: variable {name!r}") as root:
+            return np.ascontiguousarray(root[name][:, rows].T)
 
-    def _text(self, node: Any, here: str) -> str:
-        codes = np.ravel(self._whole(node, here))
-        if "MATLAB_empty" in node.attrs:
-            return ""
-        return codes.astype("<u2").tobytes().decode("utf-16-le")
+    @contextmanager
+    def _opened(self, where: str) -> Iterator[Any]:
+        with _read_errors(where), self._h5py.File(self._path, "r") as root:
+            yield root
 
 
+@dataclass(frozen=True, slots=True)
 class _Turned:
     """Rows of a matrix that the file holds as columns."""
 
-    def __init__(self, node: Any, here: str) -> None:
-        self._node, self._here = node, here
-        self.shape: tuple[int, ...] = tuple(node.shape)[::-1]
+    mat: _Mat73
+    name: str
+    shape: tuple[int, ...]
 
     def __getitem__(self, rows: slice, /) -> NDArray[Any]:
-        with _read_errors(self._here):
-            return np.ascontiguousarray(self._node[:, rows].T)
+        return self.mat.slice(self.name, rows)
+
+
+def _told73(node: Any) -> str:
+    if "MATLAB_sparse" in node.attrs:
+        return _kind((int(node.attrs["MATLAB_sparse"]), len(node["jc"]) - 1), "sparse")
+    matlab = node.attrs.get("MATLAB_class", b"unknown")
+    name = matlab.decode("ascii", "replace") if isinstance(matlab, bytes) else str(matlab)
+    return _kind(tuple(getattr(node, "shape", ()))[::-1], name)
+
+
+def _sparse73(node: Any, here: str) -> Any:
+    from scipy.sparse import csc_matrix
+
+    # Without entries MATLAB writes neither of the two.
+    ir, data = (_whole(node[part], here) if part in node else np.empty(0) for part in ("ir", "data"))
+    jc = _whole(node["jc"], here)
+    shape = (int(node.attrs["MATLAB_sparse"]), len(jc) - 1)
+    return _checked_sparse(csc_matrix((data, ir.astype(np.int64), jc.astype(np.int64)), shape=shape))
+
+
+def _text73(node: Any, here: str) -> str:
+    if "MATLAB_empty" in node.attrs:
+        return ""
+    return np.ravel(_whole(node, here)).astype("<u2").tobytes().decode("utf-16-le")
+
+
+def _whole(node: Any, here: str) -> NDArray[Any]:
+    _checked_storage(node, here)
+    return np.asarray(node[()])
+
+
+def _checked_sparse(matrix: Any) -> Any:
+    """SciPy's own steps trust the indices, and write wherever damaged ones point."""
+    matrix.check_format(full_check=True)
+    return matrix
 
 
 def _checked_storage(node: Any, here: str) -> None:
