@@ -1,0 +1,89 @@
+"""What readers of MATLAB's formats share: how a file is told of, and how its faults are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO
+from woh_faiss.errors import InputError
+from woh_faiss.validate import listed
+
+#: MATLAB's classes of plain numbers.
+NUMBERS = ("double", "single", "logical", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)))
+
+
+class Rows(Protocol):
+    """An (n, d) array, or what gives its rows a slice at a time."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, d)."""
+
+    def __getitem__(self, rows: slice, /) -> NDArray[Any]:
+        """Rows of a slice."""
+
+
+class Mat(Protocol):
+    """An opened .mat file."""
+
+    where: str
+    variables: dict[str, str]  # name -> "2000 x 20 double"
+
+    def read(self, name: str) -> Any:
+        """A variable: an array, or a SciPy sparse matrix; InputError if it is not there or damaged."""
+
+    def rows(self, name: str) -> Rows:
+        """A matrix of numbers, in slices where the format allows it."""
+
+
+def told(mat: Mat) -> str:
+    """The variables of a file, for a message."""
+    return listed([f"{name} ({kind})" for name, kind in mat.variables.items()], 12) or "no variables"
+
+
+@contextmanager
+def read_errors(where: str) -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error that follows a warning says enough
+            yield
+    except InputError:
+        raise
+    except Exception as error:  # SciPy and h5py raise nearly anything for bytes they did not expect
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise InputError(f"{where} cannot be read ({reason}); copy or write it again") from error
+
+
+def full_matrix(array: Any, where: str) -> NDArray[Any]:
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fiub":
+        found = f"{type(array).__name__} of shape {np.shape(array)}"
+        raise InputError(f"{where} is {found}, expected a full matrix of real numbers, a row an item")
+    return array
+
+
+def not_there(mat: Mat, name: str) -> InputError:
+    return InputError(f"{mat.where} has no variable {name!r}; it holds {told(mat)}")
+
+
+def no_bomb(where: str, claimed: int, stored: int) -> None:
+    """Before anything is allocated: deflate ends near 1032:1."""
+    if claimed > max(BOMB_BYTES, BOMB_RATIO * stored):
+        raise InputError(
+            f"{where} claims {claimed} bytes and holds {stored}: it is damaged, or write it uncompressed"
+        )
+
+
+def kind_of(shape: tuple[int, ...], name: str) -> str:
+    return f"{' x '.join(map(str, shape))} {name}"
+
+
+def checked_sparse(matrix: Any) -> Any:
+    """SciPy's own steps trust the indices, and write wherever damaged ones point."""
+    matrix.check_format(full_check=True)
+    return matrix
