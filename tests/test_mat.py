@@ -1,6 +1,7 @@
 """MATLAB files of each version, as hashing papers hand them round."""
 
 import io
+import struct
 import sys
 
 import numpy as np
@@ -227,3 +228,44 @@ def test_damage_is_an_input_error_or_harmless(path, compress, data):
         assert str(error).isprintable()  # noqa: PT017
     else:
         assert chunk.features.ndim == 2
+
+
+def test_what_matlab_writes_byte_by_byte(path):
+    """Big-endian, small elements, numbers stored narrower than their class, an unnamed variable."""
+
+    def element(kind, data):
+        if len(data) <= 4:
+            return struct.pack(">HH", len(data), kind) + data.ljust(4, b"\0")
+        return struct.pack(">II", kind, len(data)) + data + b"\0" * (-len(data) % 8)
+
+    def variable(kind, name, numbers):
+        flags = element(6, struct.pack(">II", kind, 0))
+        return element(14, flags + element(5, struct.pack(">ii", 2, 2)) + element(1, name) + numbers)
+
+    narrow = element(2, bytes([1, 2, 3, 4]))
+    wide = element(9, np.array([1.5, 2, 3, 4], ">f8").tobytes())
+    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\1\0MI"
+    path.write_bytes(
+        header + variable(6, b"small", narrow) + variable(6, b"X", wide) + variable(9, b"", narrow)
+    )
+    assert_array_equal(read_mat(path).features, [[1.5, 3], [2, 4]])
+    small = read_mat(path, features="small").features
+    assert small.dtype == np.float64
+    assert_array_equal(small, [[1, 3], [2, 4]])
+    assert "it holds small (2 x 2 double), X (2 x 2 double)" in refused(path, features="x")
+
+
+def test_a_bomb_is_refused(path):
+    savemat(path, {"X": np.zeros((1 << 12, 1 << 12))}, do_compression=True)
+    whole = path.read_bytes()
+    assert len(whole) < 1 << 18
+    with pytest.raises(InputError, match="claims"):
+        read_mat(path, features="X")
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "u2", "i4", "u8", "?"])
+def test_classes_keep_their_dtype(path, dtype):
+    save5(path, {"X": np.array([[1, 0], [0, 1]], dtype)})
+    chunk = read_mat(path)
+    assert chunk.features.dtype == np.dtype(dtype)
+    assert_array_equal(chunk.features, np.eye(2))

@@ -36,6 +36,7 @@ class Mat73:
             self.variables: dict[str, str] = {name: _told73(root[name]) for name in own}
 
     def read(self, name: str) -> Any:
+        """A variable, as `Mat.read`; cells only of text."""
         if name not in self.variables:
             raise not_there(self, name)
         here = f"{self.where}: variable {name!r}"
@@ -49,6 +50,7 @@ class Mat73:
             return _whole(node, here).T
 
     def rows(self, name: str) -> Rows:
+        """Rows of a full matrix; each slice is read when it is asked for."""
         if name not in self.variables:
             raise not_there(self, name)
         here = f"{self.where}: variable {name!r}"
@@ -93,13 +95,13 @@ def _told73(node: Any) -> str:
 
 
 def _sparse73(node: Any, here: str) -> Any:
-    from scipy.sparse import cscfull_matrix
+    from scipy.sparse import csc_matrix
 
     # Without entries MATLAB writes neither of the two.
     ir, data = (_whole(node[part], here) if part in node else np.empty(0) for part in ("ir", "data"))
     jc = _whole(node["jc"], here)
     shape = (int(node.attrs["MATLAB_sparse"]), len(jc) - 1)
-    return checked_sparse(cscfull_matrix((data, ir.astype(np.int64), jc.astype(np.int64)), shape=shape))
+    return checked_sparse(csc_matrix((data, ir.astype(np.int64), jc.astype(np.int64)), shape=shape))
 
 
 def _text73(node: Any, here: str) -> str:
