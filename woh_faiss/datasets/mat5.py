@@ -110,6 +110,7 @@ class Mat5:
         self.variables = {name: kind_of(place.shape, place.kind) for name, place in found}
 
     def read(self, name: str) -> Any:
+        """A variable, as `Mat.read`; cells only of text."""
         if name not in self._places:
             raise not_there(self, name)
         here, place = f"{self.where}: variable {name!r}", self._places[name]
@@ -122,6 +123,7 @@ class Mat5:
             return self._value(memoryview(_inflated(data, self._order, here) if place.deflated else data))
 
     def rows(self, name: str) -> Rows:
+        """A full matrix, read whole."""
         return full_matrix(self.read(name), f"{self.where}: variable {name!r}")
 
     def _scan(self) -> list[tuple[str, _Place]]:
@@ -131,16 +133,15 @@ class Mat5:
             header = stream.read(128)
             if header[124:] not in (b"\0\1IM", b"\1\0MI"):
                 raise InputError(
-                    f"{self.where} is no .mat file of version 5 to 7.3; save it from MATLAB with -v7, or as .npy"
+                    f"{self.where} is no .mat file of version 5 to 7.3; save it from MATLAB with -v7, "
+                    "or as .npy"
                 )
             self._order = "<" if header[126:] == b"IM" else ">"
             while at < size:
                 stream.seek(at)
                 tag = np.frombuffer(stream.read(8), self._order + "u4").tolist()
                 if len(tag) < 2 or tag[0] not in (_MATRIX, _DEFLATED) or tag[1] > size - at - 8:
-                    raise ValueError(
-                        f"no whole variable begins at byte {at}: the file is cut short or damaged"
-                    )
+                    raise ValueError(f"no whole variable begins at byte {at}")
                 head = stream.read(min(tag[1], _HEAD))
                 if tag[0] == _DEFLATED:
                     head = zlib.decompressobj().decompress(head, _HEAD)[8:]
@@ -165,9 +166,9 @@ class Mat5:
             from scipy.sparse import csc_matrix
 
             ir, jc, values = (elements.numbers()[1] for _ in range(3))
-            nnz = int(jc[-1])
+            nnz, (n, c) = int(jc[-1]), shape
             parts = (values[:nnz].astype(np.float64), ir[:nnz].astype(np.int64), jc.astype(np.int64))
-            return checked_sparse(csc_matrix(parts, shape=shape))
+            return checked_sparse(csc_matrix(parts, shape=(n, c)))
         if kind == "char":
             return np.array([self._text(*elements.next())], dtype=np.str_)
         if kind not in _DTYPES:

@@ -14,7 +14,8 @@ from woh_faiss.chunks import MOST_CLASSES, Chunk
 from woh_faiss.errors import InputError
 from woh_faiss.tag_lists import TagLists, tag_lists
 
-from .mat import Mat, open_mat, told
+from .mat import open_mat
+from .matlab import Mat, told
 
 
 class Names(NamedTuple):
@@ -83,7 +84,7 @@ def read_mat(
     X = mat.rows(names.features)
     n = X.shape[0]
     try:
-        lists = None if names.tags is None else _tags(mat, names.tags, tag_names)
+        lists = None if names.tags is None else _tags(mat, names.tags, n, tag_names)
         marks = None if names.labels is None else _labels(mat, names.labels, n)
         return Chunk.of(X if isinstance(X, np.ndarray) else X[0:n], lists, labels=marks)
     except InputError as error:
@@ -115,8 +116,10 @@ def _usual(mat: Mat, part: str | None) -> Names:
     return Names(names.features, *(name if name in mat.variables else None for name in names[1:]))
 
 
-def _tags(mat: Mat, name: str, tag_names: str | Sequence[str] | None) -> TagLists:
+def _tags(mat: Mat, name: str, n: int, tag_names: str | Sequence[str] | None) -> TagLists:
     matrix = mat.read(name)
+    if matrix.shape[:1] != (n,):  # before anything that many is made of a sparse one
+        raise InputError(f"tags have shape {matrix.shape} for {n} rows of features; give one a row")
     if tag_names is None:
         return tag_lists(matrix)
     names = _texts(mat, tag_names) if isinstance(tag_names, str) else tag_names
@@ -127,10 +130,7 @@ def _tags(mat: Mat, name: str, tag_names: str | Sequence[str] | None) -> TagList
 
 
 def _texts(mat: Mat, name: str) -> list[str]:
-    """Texts of a cell array or the rows of a char matrix, which MATLAB pads with blanks."""
-    cells = np.ravel(mat.read(name))
-    texts = ["".join(np.ravel(cell).tolist()) if isinstance(cell, np.ndarray) else cell for cell in cells]
-    return [text.strip() for text in validate.texts(texts, f"variable {name!r}", "entry")]
+    return [text.strip() for text in validate.texts(mat.read(name), f"variable {name!r}", "entry")]
 
 
 def _labels(mat: Mat, name: str, n: int) -> NDArray[Any]:

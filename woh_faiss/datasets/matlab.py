@@ -49,6 +49,7 @@ def told(mat: Mat) -> str:
 
 @contextmanager
 def read_errors(where: str) -> Iterator[None]:
+    """Whatever goes wrong inside as an InputError about `where`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error that follows a warning says enough
@@ -61,6 +62,7 @@ def read_errors(where: str) -> Iterator[None]:
 
 
 def full_matrix(array: Any, where: str) -> NDArray[Any]:
+    """The array, if it is 2-D and of real numbers."""
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fiub":
         found = f"{type(array).__name__} of shape {np.shape(array)}"
         raise InputError(f"{where} is {found}, expected a full matrix of real numbers, a row an item")
@@ -68,6 +70,7 @@ def full_matrix(array: Any, where: str) -> NDArray[Any]:
 
 
 def not_there(mat: Mat, name: str) -> InputError:
+    """The error for a variable that the file does not have."""
     return InputError(f"{mat.where} has no variable {name!r}; it holds {told(mat)}")
 
 
@@ -80,6 +83,7 @@ def no_bomb(where: str, claimed: int, stored: int) -> None:
 
 
 def kind_of(shape: tuple[int, ...], name: str) -> str:
+    """Shape and class, as MATLAB's `whos` tells them."""
     return f"{' x '.join(map(str, shape))} {name}"
 
 
