@@ -131,6 +131,8 @@ def test_sparse_tags_and_labels(save, path):
     assert "expected a full matrix of real numbers" in refused(path, features="Y")
     save(path, {"X": X, "Y": csc_matrix((5, 2))})
     assert lists(read_mat(path)) == [[]] * 5
+    save(path, {"X": X, "Y": csc_matrix((4, 2))})
+    assert "tags have shape (4, 2) for 5 rows of features" in refused(path)
     save(path, {"X": X, "L": csc_matrix((4, 2))})
     assert "labels have shape (4, 2), expected 5 rows" in refused(path)
 
@@ -245,9 +247,8 @@ def test_what_matlab_writes_byte_by_byte(path):
     narrow = element(2, bytes([1, 2, 3, 4]))
     wide = element(9, np.array([1.5, 2, 3, 4], ">f8").tobytes())
     header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\1\0MI"
-    path.write_bytes(
-        header + variable(6, b"small", narrow) + variable(6, b"X", wide) + variable(9, b"", narrow)
-    )
+    variables = [(6, b"small", narrow), (6, b"X", wide), (9, b"", narrow)]
+    path.write_bytes(header + b"".join(variable(*each) for each in variables))
     assert_array_equal(read_mat(path).features, [[1.5, 3], [2, 4]])
     small = read_mat(path, features="small").features
     assert small.dtype == np.float64

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from woh_faiss.chunk_files import shown
 from woh_faiss.errors import InputError
 
-from .matlab import Rows, checked_sparse, full_matrix, kind_of, no_bomb, not_there, read_errors
+from .matlab import Rows, full_matrix, kind_of, no_bomb, not_there, read_errors, sparse_of
 
 #: Types of elements that are numbers; texts of UTF-8, -16 and -32 are their code units.
 _TYPES = {
@@ -163,12 +163,8 @@ class Mat5:
         if flags & _COMPLEX:
             raise ValueError("complex numbers, where real ones were expected")
         if kind == "sparse":
-            from scipy.sparse import csc_matrix
-
             ir, jc, values = (elements.numbers()[1] for _ in range(3))
-            nnz, (n, c) = int(jc[-1]), shape
-            parts = (values[:nnz].astype(np.float64), ir[:nnz].astype(np.int64), jc.astype(np.int64))
-            return checked_sparse(csc_matrix(parts, shape=(n, c)))
+            return sparse_of(values, ir, jc, shape)
         if kind == "char":
             return np.array([self._text(*elements.next())], dtype=np.str_)
         if kind not in _DTYPES:

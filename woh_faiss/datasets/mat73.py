@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from woh_faiss.chunk_files import shown
 from woh_faiss.errors import InputError
 
-from .matlab import Rows, checked_sparse, kind_of, no_bomb, not_there, read_errors
+from .matlab import Rows, kind_of, no_bomb, not_there, read_errors, sparse_of
 
 
 class Mat73:
@@ -95,13 +95,10 @@ def _told73(node: Any) -> str:
 
 
 def _sparse73(node: Any, here: str) -> Any:
-    from scipy.sparse import csc_matrix
-
     # Without entries MATLAB writes neither of the two.
     ir, data = (_whole(node[part], here) if part in node else np.empty(0) for part in ("ir", "data"))
     jc = _whole(node["jc"], here)
-    shape = (int(node.attrs["MATLAB_sparse"]), len(jc) - 1)
-    return checked_sparse(csc_matrix((data, ir.astype(np.int64), jc.astype(np.int64)), shape=shape))
+    return sparse_of(data, ir, jc, (int(node.attrs["MATLAB_sparse"]), len(jc) - 1))
 
 
 def _text73(node: Any, here: str) -> str:

@@ -87,7 +87,16 @@ def kind_of(shape: tuple[int, ...], name: str) -> str:
     return f"{' x '.join(map(str, shape))} {name}"
 
 
-def checked_sparse(matrix: Any) -> Any:
-    """SciPy's own steps trust the indices, and write wherever damaged ones point."""
-    matrix.check_format(full_check=True)
-    return matrix
+def sparse_of(values: NDArray[Any], ir: NDArray[Any], jc: NDArray[Any], shape: tuple[int, ...]) -> Any:
+    """MATLAB's sparse matrix as SciPy's, checked here: SciPy writes wherever damaged indices point."""
+    from scipy.sparse import csc_matrix
+
+    n, c = shape
+    ends, rows = jc.astype(np.int64), ir.astype(np.int64)
+    if len(ends) != c + 1 or ends[0] != 0 or (np.diff(ends) < 0).any():
+        raise ValueError(f"column ends of a sparse matrix of shape {shape} are not in order")
+    nnz = int(ends[-1])
+    rows, values = rows[:nnz], values[:nnz]  # there may be room behind the last
+    if len(rows) != nnz or len(values) != nnz or (nnz and not 0 <= rows.min() <= rows.max() < n):
+        raise ValueError(f"entries of a sparse matrix of shape {shape} are cut short or lie outside it")
+    return csc_matrix((values.astype(np.float64), rows, ends), shape=(n, c))
