@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from woh_faiss import protocol
 from woh_faiss.chunks import joined
+from woh_faiss.config import WOHConfig
 from woh_faiss.datasets import synthetic
 from woh_faiss.errors import InputError
 
@@ -73,6 +75,15 @@ def test_labels_decide_the_features():
     nearest = np.argmin(((chunk.features[:, None] - centres) ** 2).sum(axis=2), axis=1)
     assert chunk.labels[np.arange(2000), nearest].mean() > 0.99
     assert chunk.labels.sum(axis=1).mean() == pytest.approx(4 / 3, abs=0.05)
+
+
+def test_it_can_be_learned_from():
+    data = joined(list(synthetic(600, 16, labels=5, size=300)))
+    config = WOHConfig(bits=16, anchors=60, vector_size=8)
+    *_, learned, _, _ = protocol.stream(data, [config], chunks=2, queries=100)
+    chance = (data.labels.astype(int) @ data.labels.T > 0).mean()
+    assert learned.database == 500
+    assert learned.map > chance + 0.1
 
 
 def test_one_label_and_two():
