@@ -1,0 +1,14 @@
+"""Published data sets from their own files, hashing papers' .mat files, and a synthetic stream.
+
+Each gives `Chunk`s: features, tags, labels, ids and keys, aligned and checked. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from .cutting import cut, prepared, usual_tags
+from .mat_chunks import read_mat
+from .mirflickr import mirflickr
+from .nus_wide import NusWide
+from .synthetic import synthetic
+
+__all__ = ["NusWide", "cut", "mirflickr", "prepared", "read_mat", "synthetic", "usual_tags"]

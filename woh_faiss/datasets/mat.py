@@ -1,0 +1,83 @@
+"""Matrices in .npy, .npz and .mat files, told apart by their first bytes.
+
+Knows files, not hashing papers: `mat_chunks` says what the variables are. None of the formats needs a
+pickle; of MATLAB's objects and functions nothing is read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from numpy.lib import format as npy
+
+from woh_faiss.chunk_files import Npz, npy_of, shown
+from woh_faiss.errors import InputError
+from woh_faiss.validate import listed
+
+from .mat5 import Mat5
+from .mat73 import Mat73
+from .matlab import NUMBERS, Mat, Rows, full_matrix, read_errors, told
+
+
+def open_mat(path: str | os.PathLike[str]) -> Mat:
+    """The .mat file at `path`, by its first bytes.
+
+    Raises
+    ------
+    InputError
+        No such file, another format, a damaged one, or version 7.3 without h5py.
+    """
+    file = Path(os.fsdecode(path))
+    start = _start(file)
+    if start.startswith(b"\x89HDF"):
+        raise InputError(
+            f"{shown(file)} is HDF5 but not MATLAB's, so which way its matrices lie is not known; "
+            "save them as .npy"
+        )
+    return Mat73(file) if start.startswith(b"MATLAB 7.3") else Mat5(file)
+
+
+def open_rows(path: str | os.PathLike[str], variable: str | None = None) -> Rows:
+    """The matrix in an .npy file (memory-mapped), an .npz or a .mat file, by content.
+
+    Parameters
+    ----------
+    variable : str, optional
+        Which one; not needed where there is only one matrix (.mat) or one called 'features' (.npz).
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, or which matrix is meant is not clear: the message lists them.
+    """
+    file = Path(os.fsdecode(path))
+    start = _start(file)
+    if start.startswith(npy.MAGIC_PREFIX):
+        with read_errors(shown(file)), file.open("rb") as stream:
+            return full_matrix(npy_of(stream, shown(file), mapped=True), shown(file))
+    if start.startswith(b"PK"):
+        with read_errors(shown(file)), file.open("rb") as stream:
+            key = "features" if variable is None else variable
+            npz = Npz(stream, shown(file), [key])
+            if key not in npz.names:
+                raise InputError(
+                    f"{shown(file)} has no key {key!r}; it holds {listed(sorted(npz.names), 12)}"
+                )
+            return full_matrix(npz.read(key), f"{shown(file)}: key {key!r}")
+    mat = open_mat(file)
+    if variable is None:
+        matrices = [name for name, kind in mat.variables.items() if kind.split()[-1] in NUMBERS]
+        if len(matrices) != 1:
+            raise InputError(f"{mat.where} holds {told(mat)}; say which is the features: variable='...'")
+        variable = matrices[0]
+    return mat.rows(variable)
+
+
+def _start(file: Path) -> bytes:
+    with read_errors(shown(file)):
+        if not file.is_file():
+            what = "is not a regular file" if file.exists() else "does not exist"
+            raise InputError(f"{shown(file)} {what}; give an .npy, .npz or .mat file")
+        with file.open("rb") as stream:
+            return stream.read(128)
