@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING
 import click
 
 from .errors import one_line_errors
-from .options import bits_list, chunks_argument, progress, word_vectors_option
+from .options import bits_list, progress, word_vectors_option
 
 if TYPE_CHECKING:
     from woh_faiss.benchmark import Cell
 
 
 @click.command()
-@chunks_argument
+@click.argument("places", nargs=-1, required=True, metavar="DATA...")
+@click.option(
+    "--set",
+    "name",
+    type=click.Choice(["files", "mirflickr25k", "nus-wide", "mat", "synthetic"]),
+    default="files",
+    show_default=True,
+    help="What DATA is.",
+)
 @click.option("--methods", default="all", show_default=True, help="Names apart by commas, or all.")
 @click.option("--bits", default="8,16,32,64,96", show_default=True, callback=bits_list, help="Code lengths.")
 @click.option(
@@ -56,7 +64,8 @@ if TYPE_CHECKING:
 )
 @one_line_errors
 def benchmark(
-    chunks: Sequence[Path],
+    places: Sequence[str],
+    name: str,
     methods: str,
     bits: list[int],
     n_chunks: int,
@@ -68,7 +77,10 @@ def benchmark(
     word_vectors: Path | None,
     output: Path,
 ) -> None:
-    """Compare WOH with other methods on the labelled items of all CHUNKs.
+    """Compare WOH with other methods on labelled DATA.
+
+    DATA are chunk files; or, by --set, the folder and the features of MIRFlickr-25K or NUS-WIDE, a hashing
+    paper's .mat file, or a number of made-up items.
 
     Each method learns the same stream from the same tags; labels only measure. MAP after every round as in
     evaluate, precision and recall of the first hits, seconds of training. What is measured is kept in the
@@ -78,17 +90,18 @@ def benchmark(
     \b
     Example:
         woh-index benchmark corel5k.npz --methods woh,sdh,itq --bits 16,64 --seeds 1 -o report
+        woh-index benchmark --set mirflickr25k mirflickr vgg.npy --min-count 50 --tagged -o report
     """
     from woh_faiss.benchmark import Records, Setting, cells, measure, write
     from woh_faiss.benchmark.cells import digest
-    from woh_faiss.benchmark.figures import figure
-    from woh_faiss.chunks import joined, read_chunk
+    from woh_faiss.datasets import load
+    from woh_faiss.plots import figure
     from woh_faiss.vectors import WordVectors
 
     figure()  # says so before hours of work where nothing can be drawn
     planned = cells(methods.split(","), bits, range(seeds), _varied(vary))
     vectors = WordVectors.open(word_vectors) if word_vectors else None
-    data = joined([read_chunk(path) for path in chunks], [str(path) for path in chunks])
+    data = load(name, places)
     if tagged and data.tags is not None:
         data = data.rows(data.tags.indptr[1:] > data.tags.indptr[:-1])
     setting = Setting(n_chunks, queries, min_count)
@@ -103,7 +116,7 @@ def benchmark(
     for cell in progress(work(), len(missing), "cells"):
         length = "" if cell.bits is None else f", {cell.bits} bits"
         click.echo(f"measured {cell.label}{length}, split {cell.seed}", err=True)
-    names = ", ".join(path.name for path in chunks)
+    names = ", ".join([*([] if name == "files" else [name]), *(Path(place).name for place in places)])
     command = click.get_current_context()
     page = write(records.of(planned), output, title=f"Benchmark on {names}", command=_command(command))
     click.echo(

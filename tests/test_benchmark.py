@@ -190,6 +190,12 @@ def test_the_command_measures_what_is_missing_and_reports_all(files, monkeypatch
     [
         (["--methods", "woh,nope"], 1, "unknown methods nope"),
         (["--vary", "alpha"], 2, "not of the form"),
+        (
+            ["--set", "mirflickr25k"],
+            1,
+            "1 arguments were given for mirflickr25k, expected FOLDER and FEATURES",
+        ),
+        (["--set", "synthetic"], 1, "is 'all.npz', expected a whole number"),
         (["--vary", "nope=1"], 1, "cannot vary nope"),
         (["--queries", "600"], 1, "at most half"),
     ],
@@ -222,3 +228,16 @@ def test_the_objective_falls_with_the_iterations(chunk):
     assert values == by_iteration(chunk, config, most=6)
     assert measure(chunk, Cell("woh-paper", 8, 0), SETTING)["objective"][-1] > 0
     assert measure(chunk, Cell("woh", 8, 0), SETTING)["objective"] is None
+
+
+@pytest.mark.slow
+def test_other_sets_are_measured_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--methods", "woh,lsh", "--bits", 8, "--seeds", 1, "--chunks", 2, "--queries", 40, "-o", "rep"]
+    done = run("benchmark", "--set", "synthetic", 400, *flags)
+    assert done.stderr.count("measured") == 2
+    again = run("benchmark", "--set", "synthetic", 400, *flags)
+    assert "2 of 2 cells were there" in again.stderr
+    page = (tmp_path / "rep" / "report.html").read_text()
+    assert "Benchmark on synthetic, 400" in page
+    assert "--set synthetic" in page

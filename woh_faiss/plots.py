@@ -22,8 +22,8 @@ def check(path: Path) -> None:
     InputError
         matplotlib is not installed, it does not write files with that ending, or the folder is missing.
     """
-    figure = _figure()
-    known = sorted(figure.canvas.get_supported_filetypes())
+    drawn = figure()
+    known = sorted(drawn.canvas.get_supported_filetypes())
     if path.suffix.lower().removeprefix(".") not in known:
         raise InputError(f"cannot draw to {path}: expected a name ending in one of {', '.join(known)}")
     if not path.absolute().parent.is_dir():
@@ -41,8 +41,8 @@ def map_by_round(results: Sequence[Result], path: Path) -> None:
     check(path)
     from matplotlib.ticker import MaxNLocator
 
-    figure = _figure()
-    axes = figure.add_subplot()
+    drawn = figure()
+    axes = drawn.add_subplot()
     lines = dict.fromkeys((r.method, r.preset, r.bits) for r in results)
     for method, preset, bits in lines:
         of_line = [r for r in results if (r.method, r.preset, r.bits) == (method, preset, bits)]
@@ -58,14 +58,15 @@ def map_by_round(results: Sequence[Result], path: Path) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     # Below the axes: it hides no line, however many there are.
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    drawn.legend(loc="outside lower center", ncols=2, frameon=False)
     try:
-        figure.savefig(path, dpi=150)
+        drawn.savefig(path, dpi=150)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another name") from error
 
 
-def _figure() -> Figure:
+def figure() -> Figure:
+    """An empty figure; InputError where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

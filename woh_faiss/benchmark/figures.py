@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from woh_faiss.errors import InputError
+from woh_faiss.plots import figure
 
 from .cells import FLOAT
 
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 #: A record as `Records.of` gives it.
 Record = dict[str, Any]
 MARKS = "osD^vP*Xh<>dp"
-
-
-def figure() -> Figure:
-    """An empty figure; InputError where matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(
-            "the report needs matplotlib, which is not installed: pip install 'woh-faiss[plot]'"
-        ) from None
-    return Figure(figsize=(7.6, 5.4), layout="constrained")
 
 
 def label(record: Record) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from .cutting import cut, prepared, usual_tags
 from .mat_chunks import read_mat
 from .mirflickr import mirflickr
+from .named import load
 from .nus_wide import NusWide
 from .synthetic import synthetic
 
-__all__ = ["NusWide", "cut", "mirflickr", "prepared", "read_mat", "synthetic", "usual_tags"]
+__all__ = ["NusWide", "cut", "load", "mirflickr", "prepared", "read_mat", "synthetic", "usual_tags"]
