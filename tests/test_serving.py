@@ -197,6 +197,7 @@ def test_spawned_workers_search_the_same_state(path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
 def test_forked_children_work_whatever_the_threads_of_their_parent_do(path):
     """Threads search, read models and refresh all the time; each child does all of that and ends."""
     with WOHIndex.open(path, auto_refresh=0) as index, WOHIndex.open(path) as writer:
@@ -234,6 +235,7 @@ def test_forked_children_work_whatever_the_threads_of_their_parent_do(path):
         assert faults == []
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
 def test_a_child_does_not_move_the_place_its_parent_reads_at(path):
     """The model file is open before the fork, and each reads half of it."""
     with WOHIndex.open(path) as index:
