@@ -1,5 +1,7 @@
 """A small tagged stream and an index that has learned its first chunk."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,15 @@ from woh_faiss import WOHIndex
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
+
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def golden(name):
+    """The arrays of one file of golden values: see tests/golden/README.md."""
+    with np.load(GOLDEN / f"{name}.npz") as stored:
+        return dict(stored)
 
 
 def tagged(seed, n=40, d=7):

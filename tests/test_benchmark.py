@@ -16,9 +16,11 @@ from woh_faiss.benchmark import NAMES, Cell, Records, Setting, cells, measure
 from woh_faiss.benchmark.cells import digest
 from woh_faiss.benchmark.convergence import by_iteration, objective
 from woh_faiss.benchmark.report import table
+from woh_faiss.datasets.named import SETS
 from woh_faiss.errors import InputError
 from woh_faiss.evaluation import precision_at
 from woh_faiss.protocol import split, stream
+from woh_faiss_cli.main import main
 
 SETTING = Setting(chunks=3, queries=30, min_count=1)
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
@@ -241,3 +243,8 @@ def test_other_sets_are_measured_too(tmp_path, monkeypatch):
     page = (tmp_path / "rep" / "report.html").read_text()
     assert "Benchmark on synthetic, 400" in page
     assert "--set synthetic" in page
+
+
+def test_the_command_knows_the_sets_that_can_be_loaded():
+    (option,) = (it for it in main.commands["benchmark"].params if it.name == "name")
+    assert list(option.type.choices) == list(SETS)

@@ -1,9 +1,8 @@
 """BOSDH against what the authors' code gave, last chunk left out as there (tests/golden/README.md)."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from conftest import GOLDEN, golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -11,8 +10,6 @@ from woh_faiss import codes
 from woh_faiss.baselines import bosdh
 from woh_faiss.kernel import unit_rows
 from woh_faiss.solver import sign
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +20,7 @@ def fixture():
 
 @pytest.fixture(scope="module")
 def published():
-    with np.load(GOLDEN / "bosdh.npz") as stored:
-        return dict(stored)
+    return golden("bosdh")
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])

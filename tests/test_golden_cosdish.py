@@ -5,10 +5,10 @@ compared.
 """
 
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import GOLDEN, golden
 from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,13 +20,10 @@ from woh_faiss.baselines import cosdish
 from woh_faiss.codes import pack, unpack
 from woh_faiss.evaluation import mean_average_precision
 
-GOLDEN = Path(__file__).parent / "golden"
-
 
 @pytest.fixture(scope="module")
 def published():
-    with np.load(GOLDEN / "cosdish.npz") as stored:
-        return dict(stored)
+    return golden("cosdish")
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
 """HMOH against what the authors' code gave, targets as published and mended (tests/golden/README.md)."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from conftest import GOLDEN, golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import hadamard
 from scipy.sparse import csr_array
@@ -11,7 +10,6 @@ from scipy.sparse import csr_array
 from woh_faiss import codes
 from woh_faiss.baselines import hmoh
 
-GOLDEN = Path(__file__).parent / "golden"
 H = hadamard(32, np.float64)
 KINDS = ["single", "published", "corrected"]
 
@@ -24,8 +22,7 @@ def fixture():
 
 @pytest.fixture(scope="module")
 def published():
-    with np.load(GOLDEN / "hmoh.npz") as stored:
-        return dict(stored)
+    return golden("hmoh")
 
 
 def targets_of(kind, fixture, published):

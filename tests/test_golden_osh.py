@@ -1,15 +1,12 @@
 """OSH against what the authors' code gave, up to the signs of singular vectors (tests/golden/README.md)."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from conftest import GOLDEN, golden
 from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss import codes
 from woh_faiss.baselines import osh
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +17,7 @@ def fixture():
 
 @pytest.fixture(scope="module")
 def published():
-    with np.load(GOLDEN / "osh.npz") as stored:
-        return dict(stored)
+    return golden("osh")
 
 
 def rounds(X):

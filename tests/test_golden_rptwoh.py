@@ -1,10 +1,10 @@
 """RPT-WOH against what the authors' code gave on WOH's fixture, to the bit (tests/golden/README.md)."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import GOLDEN, golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -13,7 +13,6 @@ from woh_faiss.baselines import rptwoh
 from woh_faiss.evaluation import hamming, mean_average_precision
 from woh_faiss.kernel import reference_map
 
-GOLDEN = Path(__file__).parent / "golden"
 WEIGHTS = rptwoh.Weights()
 
 
@@ -25,8 +24,7 @@ def fixture():
 
 @pytest.fixture(scope="module")
 def published():
-    with np.load(GOLDEN / "rptwoh.npz") as stored:
-        return dict(stored)
+    return golden("rptwoh")
 
 
 def rounds(fixture, bits):

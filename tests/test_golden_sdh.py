@@ -1,9 +1,8 @@
 """Bit-for-bit agreement of SDH with the published code on a stored fixture (tests/golden/README.md)."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from conftest import GOLDEN, golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -11,13 +10,10 @@ from woh_faiss.baselines import sdh
 from woh_faiss.codes import pack
 from woh_faiss.kernel import unit_rows
 
-GOLDEN = Path(__file__).parent / "golden"
-
 
 @pytest.fixture(scope="module")
 def published():
-    with np.load(GOLDEN / "sdh.npz") as stored:
-        return dict(stored)
+    return golden("sdh")
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,17 @@
 """Agreement of SH with the published code on a stored fixture (tests/golden/README.md)."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from conftest import GOLDEN, golden
 from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss.baselines import sh
 from woh_faiss.codes import pack, unpack
 
-GOLDEN = Path(__file__).parent / "golden"
-
 
 @pytest.fixture(scope="module")
 def published():
-    with np.load(GOLDEN / "sh.npz") as stored:
-        return dict(stored)
+    return golden("sh")
 
 
 @pytest.fixture(scope="module")

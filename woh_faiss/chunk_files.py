@@ -72,7 +72,7 @@ def shown(path: str | os.PathLike[str]) -> str:
     return text if text.isprintable() else repr(text)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """What a library said of bytes it did not expect, on one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:160]
     return text if text.isprintable() else ascii(text)
@@ -93,7 +93,7 @@ def _damage_is_input_error(where: str) -> Iterator[None]:
     except InputError:
         raise
     except _DAMAGE as error:
-        raise InputError(f"{where} cannot be read ({_reason(error)}); copy or write it again") from error
+        raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
 
 
 def _require(required: str, found: list[str], where: str) -> None:
@@ -248,7 +248,7 @@ def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool,
         raise
     except Exception as error:  # numpy evaluates the header, so anything may come out of a damaged one
         raise InputError(
-            f"{where} does not start with an .npy header ({_reason(error)}); write it with np.save(z)"
+            f"{where} does not start with an .npy header ({reason(error)}); write it with np.save(z)"
         ) from error
     return tuple(int(length) for length in shape), bool(fortran), dtype
 

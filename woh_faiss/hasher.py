@@ -93,14 +93,9 @@ class Hasher:
         KeyError, InputError
             An array is missing, or they are not those of one hash function.
         """
-        A, P, mean = arrays["A"] if anchors is None else anchors, arrays["P"], arrays["mean"]
-        scalars = {name: arrays[name] for name in ("width", "scale", "unit")}
-        for name, array, ndim in (
-            *(("anchors", A, 2), ("P", P, 2), ("mean", mean, 1)),
-            *((name, array, 0) for name, array in scalars.items()),
-        ):
-            if array.ndim != ndim or array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-                raise InputError(f"{name} are {array.dtype} of shape {array.shape}, or not finite")
+        A = validate.stored(arrays if anchors is None else {"A": anchors}, "A", 2)
+        P, mean = validate.stored(arrays, "P", 2), validate.stored(arrays, "mean", 1)
+        scalars = {name: validate.stored(arrays, name, 0) for name in ("width", "scale", "unit")}
         if not (len(A) == len(P) == len(mean) and P.shape[1] % 8 == 0 < A.size * P.size):
             raise InputError(f"anchors {A.shape}, P {P.shape} and mean {mean.shape} do not fit each other")
         if not (scalars["width"] > 0 and scalars["scale"] > 0):

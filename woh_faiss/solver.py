@@ -122,6 +122,14 @@ def descend(B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int)
     return B
 
 
+def sweep(B: Matrix, Q: Matrix, H: Matrix) -> Matrix:
+    """One sweep of `descend` where no item is weighed: b_l ← sign(Q_l − (B H)_l), l ascending; (n, r)."""
+    B = np.array(B, order="F")
+    for l in range(B.shape[1]):
+        B[:, l] = sign(Q[:, l] - B @ H[:, l])
+    return B
+
+
 def without_diagonal(G: Matrix) -> Matrix:
     """G with zeros on its diagonal."""
     return G - np.diag(np.diag(G))

@@ -33,7 +33,7 @@ from scipy.linalg import solve
 from scipy.sparse import csr_array, vstack
 
 from woh_faiss.kernel import unit_rows
-from woh_faiss.solver import sign, without_diagonal
+from woh_faiss.solver import sign, sweep, without_diagonal
 
 from .base import Baseline, Matrix, positive
 
@@ -73,9 +73,9 @@ def stage(
     if paper_order:
         W = _regress(X, Bs, weights)
         Be = sign(_related(csr_array(M.T), Bs, r, weights))
-        Bs = _descend(Bs, r * _related(M, Be, r, weights) + X @ W, Be)
+        Bs = sweep(Bs, r * _related(M, Be, r, weights) + X @ W, without_diagonal(Be.T @ Be))
     else:
-        Bs = _descend(Bs, r * _related(M, Be, r, weights) + H, Be)
+        Bs = sweep(Bs, r * _related(M, Be, r, weights) + H, without_diagonal(Be.T @ Be))
         Be = sign(_related(csr_array(M.T), Bs, r, weights))
         W = _regress(X, Bs, weights)
     return Bs, Be, W
@@ -88,14 +88,6 @@ def _related(M: csr_array, B: Matrix, r: int, weights: Weights) -> Matrix:
     """
     SB = (weights.alike + weights.apart) * (M @ B) - weights.apart * B.sum(axis=0)
     return np.asarray(r * np.round(SB, 6))
-
-
-def _descend(Bs: Matrix, P: Matrix, Be: Matrix) -> Matrix:
-    """B_s bit after bit, one sweep."""
-    Bs, G = Bs.copy(), without_diagonal(Be.T @ Be)  # r x r
-    for k in range(Bs.shape[1]):
-        Bs[:, k] = sign(P[:, k] - Bs @ G[:, k])
-    return Bs
 
 
 def _regress(X: Matrix, Bs: Matrix, weights: Weights) -> Matrix:

@@ -27,7 +27,7 @@ from scipy.linalg import cho_solve
 from scipy.sparse import csr_array
 
 from woh_faiss.kernel import squared_distances, unit_rows
-from woh_faiss.solver import factor, sign, without_diagonal
+from woh_faiss.solver import factor, sign, sweep, without_diagonal
 
 from .base import Matrix
 from .batch import Batch
@@ -68,7 +68,7 @@ def fit(phi: Matrix, Y: csr_array, B0: Matrix) -> Solution:
         Q = NU * predicted + Y @ W.T  # n x r
         H = without_diagonal(W @ W.T)
         for _ in range(SWEEPS):
-            before, B = B, _sweep(B, Q, H)
+            before, B = B, sweep(B, Q, H)
             if np.linalg.norm(B - before) < 1e-6 * np.linalg.norm(before):
                 break
         W, P_before, P = to_tags(B), P, to_codes(B)
@@ -78,14 +78,6 @@ def fit(phi: Matrix, Y: csr_array, B0: Matrix) -> Solution:
         if np.linalg.norm(P - P_before) < TOLERANCE * np.linalg.norm(P_before, 2):
             break
     return Solution(B, W, P)
-
-
-def _sweep(B: Matrix, Q: Matrix, H: Matrix) -> Matrix:
-    """Every bit in turn; H is WWᵀ without its diagonal."""
-    B = np.array(B, order="F")
-    for l in range(B.shape[1]):
-        B[:, l] = sign(Q[:, l] - B @ H[:, l])
-    return B
 
 
 class SDH(Batch):

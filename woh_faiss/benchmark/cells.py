@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
+from woh_faiss import growing
 from woh_faiss.baselines import METHODS
 from woh_faiss.baselines.faiss_yardsticks import MAKERS
 from woh_faiss.chunks import Chunk
@@ -67,12 +67,17 @@ class Cell:
     @property
     def label(self) -> str:
         """What figures call it, without the code length."""
-        changed = ", ".join(f"{name} {value:g}" for name, value in self.hyper.items())
-        return f"{self.method} ({changed})" if changed else self.method
+        return label_of(self.method, self.hyper)
 
     def key(self, data: str, setting: Setting) -> str:
         """Tells it from every other cell on any data."""
         return repr((data, sorted(asdict(setting).items()), sorted(asdict(self).items(), key=str)))
+
+
+def label_of(method: str, hyper: Mapping[str, float]) -> str:
+    """A method, and what is changed of it."""
+    changed = ", ".join(f"{name} {value:g}" for name, value in hyper.items())
+    return f"{method} ({changed})" if changed else method
 
 
 def cells(
@@ -117,12 +122,8 @@ def cells(
 
 
 def digest(chunk: Chunk) -> str:
-    """SHA-256 over features, tags and labels: names the data that a record is of."""
-    sha = hashlib.sha256(repr((chunk.features.shape, chunk.features.dtype.str)).encode())
-    arrays: list[Any] = [chunk.features, chunk.labels, chunk.groups]
-    if chunk.tags is not None:
-        sha.update("\0".join(chunk.tags.names).encode())
-        arrays += [chunk.tags.indptr, chunk.tags.indices]
-    for array in arrays:
+    """SHA-256 over what the data say, labels and groups too: names the data that a record is of."""
+    sha = hashlib.sha256(growing.digest(chunk).encode())
+    for array in (chunk.labels, chunk.groups):
         sha.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]

@@ -9,7 +9,7 @@ import numpy as np
 
 from woh_faiss.plots import figure
 
-from .cells import FLOAT
+from .cells import FLOAT, label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,8 +22,7 @@ MARKS = "osD^vP*Xh<>dp"
 
 def label(record: Record) -> str:
     """What a line of a figure is called."""
-    hyper = ", ".join(f"{name} {value:g}" for name, value in record["hyper"].items())
-    return f"{record['method']} ({hyper})" if hyper else str(record["method"])
+    return label_of(record["method"], record["hyper"])
 
 
 def means(records: Sequence[Record], of: Callable[[Record], Any]) -> dict[tuple[str, int | None], Any]:

@@ -12,7 +12,7 @@ from woh_faiss.baselines import METHODS
 from woh_faiss.baselines.faiss_yardsticks import MAKERS, ranker
 from woh_faiss.chunks import Chunk, TagLists
 from woh_faiss.config import WOHConfig
-from woh_faiss.evaluation import Distance, average_precision, blocks, cosine, hamming, l2
+from woh_faiss.evaluation import Distance, blocks, cosine, hamming, l2, mean_average_precision
 from woh_faiss.protocol import split, stream
 from woh_faiss.trainer import WOH
 from woh_faiss.vectors import WordVectors
@@ -92,11 +92,11 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
         queries, database = made[0].encode(X), packed
         n_bytes = config.bits // 8
     else:
-        queries, database, rounds = X, everything, []
+        queries, database = X, everything
         distance, n_bytes = _fixed(cell, everything)
-    AP, precision, recall = _curves(queries, database, asked, held, distance)
-    if not rounds:
-        rounds = [{"round": setting.chunks, "map": AP, "seconds": 0.0}]
+        score = mean_average_precision(queries, database, asked, held, distance=distance)
+        rounds = [{"round": setting.chunks, "map": score, "seconds": 0.0}]
+    precision, recall = _curves(queries, database, asked, held, distance)
     return {
         "rounds": rounds,
         "queries": len(held_out),
@@ -124,15 +124,14 @@ def _curves(
     asked: NDArray[Any],
     held: NDArray[Any],
     distance: Distance,
-) -> tuple[float, list[float], list[float]]:
-    """MAP, and mean precision and recall after each of the first hits; a query without any has recall 0."""
+) -> tuple[list[float], list[float]]:
+    """Mean precision and recall after each of the first hits; a query without any has recall 0."""
     at = np.array([n for n in FIRST if n <= len(database)])
-    AP, precision, recall = [], np.zeros(len(at)), np.zeros(len(at))
+    precision, recall = np.zeros(len(at)), np.zeros(len(at))
     for D, relevant in blocks(queries, database, asked, held, distance):
-        AP.append(average_precision(D, relevant))
         hits = np.take_along_axis(relevant, np.argsort(D, axis=1, kind="stable"), axis=1)
         found = hits.cumsum(axis=1)[:, at - 1]
         precision += (found / at).sum(axis=0)
         recall += (found / np.maximum(hits.sum(axis=1), 1)[:, None]).sum(axis=0)
     n = len(queries)
-    return float(np.nan_to_num(np.concatenate(AP)).mean()), (precision / n).tolist(), (recall / n).tolist()
+    return (precision / n).tolist(), (recall / n).tolist()

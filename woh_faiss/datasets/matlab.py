@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO
+from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO, reason
 from woh_faiss.errors import InputError
 from woh_faiss.validate import listed
 
@@ -57,8 +57,7 @@ def read_errors(where: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # SciPy and h5py raise nearly anything for bytes they did not expect
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise InputError(f"{where} cannot be read ({reason}); copy or write it again") from error
+        raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
 
 
 def full_matrix(array: Any, where: str) -> NDArray[Any]:

@@ -18,6 +18,7 @@ offset    type   field
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import struct
@@ -36,6 +37,8 @@ from . import files
 #: Faiss's own stubs leave out most of what SWIG generates.
 _swig: Any = faiss
 _HEADER = struct.Struct("<4siiqBiQ")
+#: Rows summed at a time.
+_BLOCK = 1 << 18
 #: Where the codes start.
 START = _HEADER.size
 _MAGIC = b"IBxF"
@@ -71,6 +74,15 @@ def end(d: int, ntotal: int) -> int:
 def header(d: int, ntotal: int) -> bytes:
     """The 33 bytes Faiss writes before `ntotal` codes of `d` bits."""
     return _HEADER.pack(_MAGIC, d, d // 8, ntotal, 1, 1, ntotal * (d // 8))
+
+
+def checksum(codes: NDArray[np.uint8], ids: NDArray[np.int64]) -> str:
+    """SHA-256 of code bytes followed by id bytes, in hex."""
+    digest = hashlib.sha256()
+    for array in (codes, ids):
+        for start in range(0, len(array), _BLOCK):
+            digest.update(np.ascontiguousarray(array[start : start + _BLOCK]).data)
+    return digest.hexdigest()
 
 
 def create(path: Path, d: int) -> None:

@@ -7,7 +7,6 @@ the old ones.
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from woh_faiss.errors import InputError, StoreError
 from . import catalog, cells, codefile, database, files, schema, spent
 from .writing import Writing
 
-#: Rows read, written or summed at a time.
+#: Rows read or written at a time.
 _BLOCK = 1 << 18
 #: What is changed as a whole.
 _TABLES = ("rounds", "items", "removed", "tags", "undo", "misfits")
@@ -59,7 +58,7 @@ def compact(writing: Writing) -> int:
         for number, a, b, lost in rounds:
             run.execute("UPDATE rounds SET first_row = ?, end_row = ? WHERE round = ?", (a, b, number))
             if lost:
-                new = checksum(codes[a:b], ids[a:b])
+                new = codefile.checksum(codes[a:b], ids[a:b])
                 run.execute("UPDATE rounds SET checksum = ? WHERE round = ?", (new, number))
         # Else an index whose items come and go would grow by their records for ever.
         run.execute(
@@ -85,7 +84,7 @@ def _places(writing: Writing, alive: NDArray[np.bool_], first: int) -> list[tupl
             raise sqlite3.DatabaseError(f"round {number} has rows that are not there")
         a, b = int(ends[start]), int(ends[end])
         lost = b - a < end - start
-        if lost and checksum(codes[start:end], ids[start:end]) != known:
+        if lost and codefile.checksum(codes[start:end], ids[start:end]) != known:
             raise StoreError(
                 f"{writing.folder / schema.CODES} or {schema.IDS}: the bytes of round {number} are not "
                 "what was written; restore both from a backup ('woh-index verify' tells all faults)"
@@ -150,20 +149,10 @@ def rollback(writing: Writing, number: int) -> None:
         _restore_tags(run, number)
         run.execute("DELETE FROM rounds WHERE round > ?", (number,))
         run.execute("UPDATE rounds SET ntotal = (SELECT count(*) FROM items) WHERE round = ?", (number,))
-        state.models = [name for name in state.models if schema.model_round(name) <= number]
-        state.directories = {name: it for name, it in state.directories.items() if name in state.models}
+        state.keep([name for name in state.models if schema.model_round(name) <= number])
         if state.anchors_round > number:
             state.anchors, state.anchors_round = None, 0
         ledger.renew(*_TABLES)
-
-
-def checksum(codes: NDArray[np.uint8], ids: NDArray[np.int64]) -> str:
-    """SHA-256 of code bytes followed by id bytes, in hex."""
-    digest = hashlib.sha256()
-    for array in (codes, ids):
-        for start in range(0, len(array), _BLOCK):
-            digest.update(np.ascontiguousarray(array[start : start + _BLOCK]).data)
-    return digest.hexdigest()
 
 
 def mapped(codes: Path, ids: Path, d: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

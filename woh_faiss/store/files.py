@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import stat
@@ -159,6 +160,12 @@ def open_regular(path: Path) -> io.BufferedReader:
     if path.exists():
         file_size(path)
     return io.BufferedReader(_Unshared(path))
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def short(path: Path, size: int, expected: int) -> StoreError:

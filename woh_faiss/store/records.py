@@ -135,6 +135,11 @@ class State:
     restorable: int = 0
     directories: dict[str, str] = field(default_factory=dict)
 
+    def keep(self, models: list[str]) -> None:
+        """These are the model files from now on; an older format knew nothing of their directories."""
+        self.models = models
+        self.directories = {name: self.directories[name] for name in models if name in self.directories}
+
     def text(self) -> str:
         """As JSON."""
         return json.dumps(asdict(self))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import numpy as np
 from woh_faiss.errors import LockedError, StoreError, WOHError
 
 from . import catalog, codefile, database, files, schema, sums
-from .compaction import checksum, mapped
+from .compaction import mapped
 from .model import Npy
 from .records import Snapshot, State
 from .settling import strays
@@ -144,7 +143,7 @@ class _Check:
         C, names = mapped(codes, ids, d, seen.rows)
         for done in catalog.rounds(run, 1, seen.round):
             rows = slice(done.first_row, done.end_row)
-            if done.checksum != checksum(C[rows], names[rows]):
+            if done.checksum != codefile.checksum(C[rows], names[rows]):
                 self.faults.append(
                     f"{codes} or {ids.name}: the bytes of round {done.round} (rows {done.first_row} to "
                     f"{done.end_row}) are not what was written; restore both from a backup"
@@ -180,11 +179,8 @@ class _Check:
                 if Path(name).name != name or not (self.folder / name).is_file():
                     self.fault(name, "is missing; restore it from a backup")
                     continue
-                with (self.folder / name).open("rb") as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() != fingerprint:
-                        self.fault(
-                            name, "is not what was written (another SHA-256); restore it from a backup"
-                        )
+                if files.fingerprint(self.folder / name) != fingerprint:
+                    self.fault(name, "is not what was written (another SHA-256); restore it from a backup")
                 if name == schema.ANCHORS:
                     Npy(self.folder / name).read()
 

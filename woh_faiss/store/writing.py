@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 import time
@@ -59,11 +58,11 @@ class Writing(Lookups):
         """Whether the anchors were committed."""
         return self.state.anchors is not None
 
-    def remove(self, ids: Sequence[int], seconds: float = 0.0) -> Snapshot:
+    def remove(self, ids: Sequence[int]) -> Snapshot:
         """The state without these live items; see `commit`, of which this is a round that adds nothing."""
         nothing = np.empty((0, self.d // 8), np.uint8)
         return self.commit(
-            kind="removed", codes=nothing, ids=[], keys=[], tags=[], trained=0, seconds=seconds, remove=ids
+            kind="removed", codes=nothing, ids=[], keys=[], tags=[], trained=0, seconds=0.0, remove=ids
         )
 
     def commit(
@@ -156,7 +155,7 @@ class Writing(Lookups):
             if model is not None:
                 name = schema.model_name(number)
                 fingerprint = self._write_file(name, lambda file: write_npz(file, model))
-                state.models = [*state.models, name]
+                state.keep([*state.models, name])
                 state.directories[name] = Model(self.folder / name).directory
             if anchors is not None:
                 state.anchors = self._write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
@@ -169,18 +168,9 @@ class Writing(Lookups):
             end_row, ntotal = old.rows + len(ids), old.ntotal + len(ids) - len(gone)
             ledger.add_round(
                 (
-                    *(
-                        number,
-                        time.time(),
-                        kind,
-                        len(ids),
-                        len(gone),
-                        ntotal,
-                        int(trained),
-                        old.rows,
-                        end_row,
-                    ),
-                    *(checksum, name, fingerprint, chunk_hash, float(seconds), health_text),
+                    *(number, time.time(), kind, len(ids), len(gone), ntotal, int(trained)),
+                    *(old.rows, end_row, checksum),
+                    *(name, fingerprint, chunk_hash, float(seconds), health_text),
                 )
             )
             ledger.retire(gone, number)
@@ -188,9 +178,7 @@ class Writing(Lookups):
             ledger.add_misfits([(id_, number, bits) for id_, bits in misfits])
             ledger.put_tags(tag_values, number)
             if len(state.models) > self._keep:
-                state.models = state.models[-self._keep :]
-                kept = state.models  # of those that an older format wrote nothing is known
-                state.directories = {it: state.directories[it] for it in kept if it in state.directories}
+                state.keep(state.models[-self._keep :])
                 state.restorable = max(state.restorable, schema.model_round(state.models[0]))
                 ledger.forget_undo(state.restorable)
         return self.snapshot
@@ -251,12 +239,9 @@ class Writing(Lookups):
         if len(ids):
             files.append(self.folder / schema.CODES, codefile.end(self.d, self.snapshot.rows), codes)
             files.append(self.folder / schema.IDS, 8 * self.snapshot.rows, stored)
-        digest = hashlib.sha256(codes.tobytes())
-        digest.update(stored.tobytes())
-        return digest.hexdigest()
+        return codefile.checksum(codes, stored)
 
     def _write_file(self, name: str, write: Any) -> str:
         """A new file of the folder; SHA-256 of its bytes."""
         files.replace(self.folder / name, write)
-        with (self.folder / name).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return files.fingerprint(self.folder / name)
