@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from woh_faiss.benchmark import Cell
 
 
+_DEFAULT = click.core.ParameterSource.DEFAULT
+
+
 @click.command()
 @click.argument("places", nargs=-1, required=True, metavar="DATA...")
 @click.option(
@@ -54,6 +57,17 @@ if TYPE_CHECKING:
     metavar="NAME=V,V,...",
     help="Also woh-paper with other values of alpha, beta, theta, mu, ...; may be given many times.",
 )
+@click.option("--ablation", is_flag=True, help="Also woh-paper without each part of its objective in turn.")
+@click.option(
+    "--paper",
+    is_flag=True,
+    help="The paper's experiment: its methods, lengths, chunks and tags, where no option says otherwise.",
+)
+@click.option(
+    "--published",
+    type=click.Path(path_type=Path, readable=False),
+    help="CSV of method,bits,map to print beside what is measured.",
+)
 @word_vectors_option
 @click.option(
     "-o",
@@ -74,6 +88,9 @@ def benchmark(
     min_count: int,
     tagged: bool,
     vary: Sequence[str],
+    ablation: bool,
+    paper: bool,
+    published: Path | None,
     word_vectors: Path | None,
     output: Path,
 ) -> None:
@@ -87,24 +104,44 @@ def benchmark(
     folder at once: a command that was stopped goes on where it was, and one with more methods, lengths or
     splits measures what is missing. COSDISH is left out above 32 bits.
 
+    --paper cuts the stream into chunks of 2,000 (NUS-WIDE 5,000), takes tags from 50 uses on and leaves out
+    items without any; a .mat file's own train and test parts are its split.
+
     \b
     Example:
         woh-index benchmark corel5k.npz --methods woh,sdh,itq --bits 16,64 --seeds 1 -o report
-        woh-index benchmark --set mirflickr25k mirflickr vgg.npy --min-count 50 --tagged -o report
+        woh-index benchmark --set mirflickr25k mirflickr vgg.npy --paper --published table1.csv -o report
     """
     from woh_faiss.benchmark import Records, Setting, cells, measure, write
+    from woh_faiss.benchmark import paper as papers
     from woh_faiss.benchmark.cells import digest
-    from woh_faiss.datasets import load
+    from woh_faiss.datasets import prepared, with_split
     from woh_faiss.plots import figure
     from woh_faiss.vectors import WordVectors
 
     figure()  # says so before hours of work where nothing can be drawn
+    numbers = papers.published(published) if published else {}
+    context = click.get_current_context()
+    size = 0
+    if paper:
+        unsaid = {name for name in context.params if context.get_parameter_source(name) is _DEFAULT}
+        methods = ",".join(papers.SYSTEMS.values()) if "methods" in unsaid else methods
+        bits = [*papers.BITS] if "bits" in unsaid else bits
+        min_count = papers.MIN_COUNT if "min_count" in unsaid else min_count
+        if "n_chunks" in unsaid:
+            size = papers.NUS_WIDE_SIZE if name == "nus-wide" else papers.SIZE
     planned = cells(methods.split(","), bits, range(seeds), _varied(vary))
+    if ablation:
+        planned += [cell for cell in papers.ablation(bits, range(seeds)) if cell not in planned]
     vectors = WordVectors.open(word_vectors) if word_vectors else None
-    data = load(name, places)
-    if tagged and data.tags is not None:
+    data, own = with_split(name, places)
+    if paper and not own:
+        data = prepared(data, min_count=min_count, word_vectors=vectors)
+    elif tagged and own:
+        raise click.UsageError("--tagged does not go with a set that brings its own split")
+    elif tagged and data.tags is not None:
         data = data.rows(data.tags.indptr[1:] > data.tags.indptr[:-1])
-    setting = Setting(n_chunks, queries, min_count)
+    setting = Setting(n_chunks, queries, min_count, size, own)
     records = Records(output, digest(data), setting)
     missing = [cell for cell in planned if cell not in records]
 
@@ -117,8 +154,11 @@ def benchmark(
         length = "" if cell.bits is None else f", {cell.bits} bits"
         click.echo(f"measured {cell.label}{length}, split {cell.seed}", err=True)
     names = ", ".join([*([] if name == "files" else [name]), *(Path(place).name for place in places)])
-    command = click.get_current_context()
-    page = write(records.of(planned), output, title=f"Benchmark on {names}", command=_command(command))
+    found = records.of(planned)
+    title = f"Benchmark on {names}"
+    page = write(found, output, title=title, command=_command(context), numbers=numbers)
+    for method, r, here, there in papers.beside(found, numbers):
+        click.echo(f"{method}, {r} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})")
     click.echo(
         f"note: {page} is the report; {len(planned) - len(missing)} of {len(planned)} cells were there",
         err=True,

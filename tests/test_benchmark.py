@@ -7,15 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 from scipy.sparse import csr_array
 from test_cli import run
 
 from woh_faiss import Chunk, WOHConfig, benchmark
 from woh_faiss.baselines import METHODS
-from woh_faiss.benchmark import NAMES, Cell, Records, Setting, cells, measure
+from woh_faiss.benchmark import NAMES, Cell, Records, Setting, cells, measure, paper
 from woh_faiss.benchmark.cells import digest
 from woh_faiss.benchmark.convergence import by_iteration, objective
 from woh_faiss.benchmark.report import table
+from woh_faiss.chunks import joined
+from woh_faiss.datasets import prepared, synthetic
 from woh_faiss.datasets.named import SETS
 from woh_faiss.errors import InputError
 from woh_faiss.evaluation import precision_at
@@ -248,3 +251,94 @@ def test_other_sets_are_measured_too(tmp_path, monkeypatch):
 def test_the_command_knows_the_sets_that_can_be_loaded():
     (option,) = (it for it in main.commands["benchmark"].params if it.name == "name")
     assert list(option.type.choices) == list(SETS)
+
+
+def test_a_set_may_bring_its_own_split_and_chunks(chunk):
+    own = Setting(min_count=1, size=250, own=60)
+    got = measure(chunk, Cell("woh", 8, 1), own)
+    assert (got["queries"], got["database"]) == (60, 600)
+    config = WOHConfig(bits=8, seed=1, min_count=1)
+    want = list(stream(chunk, [config], chunks=[250, 350], queries=np.arange(60), seed=1))
+    assert [it["map"] for it in got["rounds"]] == [it.map for it in want[:2]]
+    assert [it.database for it in want[:2]] == [250, 600]
+    for bad in ([250, 351], [0, 600]):
+        with pytest.raises(InputError, match="chunks"):
+            stream(chunk, [config], chunks=bad, queries=np.arange(60))
+    for bad in ([0, 0], [-1], [660], np.arange(660), []):
+        with pytest.raises(InputError, match="each once, and not all"):
+            split(chunk, np.array(bad, np.int64), 0)
+
+
+def test_ablations_leave_out_one_part_each(chunk):
+    found = paper.ablation([8], [0])
+    assert [cell.label for cell in found] == [
+        *("woh-paper", "woh-paper (beta 0)", "woh-paper (theta 0)", "woh-paper (mu 0)"),
+        "woh-paper (weighted 0)",
+    ]
+    scores = {measure(chunk, cell, SETTING)["rounds"][-1]["map"] for cell in found}
+    assert len(scores) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("method,bits\nSH,8\n", "no column map"),
+        ("method,bits,map\nNOPE,8,0.5\n", "line 2: expected a method"),
+        ("method,bits,map\nSH,eight,0.5\n", "line 2: expected a method"),
+        ("method,bits,map\nSH,8\n", "line 2: expected a method"),
+        ("method,bits,map\nSH,8,-1\n", "line 2: expected a method"),
+        ('method,bits,map\n"SH\n', "is no CSV"),
+        (None, "cannot read"),
+        (b"\xff\xfe", "is no CSV"),
+    ],
+)
+def test_published_numbers_that_cannot_be_compared_are_refused(tmp_path, text, said):
+    path = tmp_path / "table.csv"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=said):
+        paper.published(path)
+
+
+@pytest.mark.slow
+def test_the_papers_experiment_on_a_files_own_split(tmp_path, monkeypatch):
+    """A .mat as its authors hand it round: train with tags, test without; chunks of 2,000 and the rest."""
+    monkeypatch.chdir(tmp_path)
+    data = social(n=4300)
+    Y = csr_array((np.ones(len(data.tags.indices)), data.tags.indices, data.tags.indptr))
+    X, L = data.features.astype(float), data.labels.astype(float)
+    savemat(
+        "set.mat",
+        {"XTrain": X[200:], "YTrain": Y[200:], "LTrain": L[200:], "XTest": X[:200], "LTest": L[:200]},
+    )
+    (tmp_path / "table1.csv").write_text("method,bits,map\nWOH,16,71.5\nSH,16,0.2\nSH,99,0.2\n")
+    flags = ["--paper", "--published", "table1.csv", "--ablation", "--bits", 16, "--seeds", 1, "-o", "rep"]
+    done = run("benchmark", "--set", "mat", "set.mat", "--methods", "sh,woh-paper", *flags)
+    lines = [json.loads(line) for line in (tmp_path / "rep" / "results.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 + 4
+    for line in lines:
+        assert (line["queries"], line["database"], len(line["rounds"])) == (200, 4100, 2)
+        assert (line["size"], line["own"], line["min_count"]) == (2000, 200, 50)
+    ours = {line["method"]: line["rounds"][-1]["map"] for line in lines if not line["hyper"]}
+    sh, woh = ours["sh"], ours["woh-paper"]
+    assert done.stdout.splitlines() == [
+        f"sh, 16 bits: MAP {sh:.3f}, published 0.200 ({sh - 0.2:+.3f})",
+        f"woh-paper, 16 bits: MAP {woh:.3f}, published 0.715 ({woh - 0.715:+.3f})",
+    ]
+    page = (tmp_path / "rep" / "report.html").read_text()
+    assert "Beside published numbers" in page
+    assert (tmp_path / "rep" / "ablation.svg").is_file()
+    assert not (tmp_path / "rep" / "sensitivity-beta.svg").exists()
+
+
+@pytest.mark.slow
+def test_the_papers_experiment_prepares_other_sets(tmp_path, monkeypatch):
+    """Tags under 50 uses go, then items without any; its methods and lengths, unless others are named."""
+    monkeypatch.chdir(tmp_path)
+    flags = ["--paper", "--methods", "lsh", "--queries", 40, "--seeds", 1, "-o", "rep"]
+    run("benchmark", "--set", "synthetic", 4000, *flags)
+    lines = [json.loads(line) for line in (tmp_path / "rep" / "results.jsonl").read_text().splitlines()]
+    assert [line["bits"] for line in lines] == [*paper.BITS]
+    whole = prepared(joined(list(synthetic(4000))), min_count=50)
+    assert {line["database"] for line in lines} == {len(whole) - 40}
+    assert set(paper.SYSTEMS.values()) <= set(NAMES)

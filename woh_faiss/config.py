@@ -64,6 +64,9 @@ class WOHConfig:
         * Outer iterations T a round.
     sweeps : int
         * Sweeps g of the discrete coordinate descent an iteration (Eq. 16).
+    weighted : bool
+        Whether items whose tags fit their codes badly count less, as the ℓ2,1 norm of Eq. 4 has it, or all
+        items count alike.
     refresh_statistics : bool
         * Whether the statistics and P are made anew from the codes after the last sweep (what the
         algorithm means) or kept from before it (what the published code does).
@@ -89,6 +92,7 @@ class WOHConfig:
     iterations: int = _PRESET
     sweeps: int = _PRESET
     refresh_statistics: bool = _PRESET
+    weighted: bool = True
     min_count: int = 2
     vector_size: int = 100
     keep_models: int = 2
@@ -122,8 +126,9 @@ class WOHConfig:
             raise ConfigError(
                 f"beta is {self.beta}, expected 0 with a semantic start, which has no feature block"
             )
-        if not isinstance(self.refresh_statistics, bool):
-            raise ConfigError(f"refresh_statistics is {self.refresh_statistics!r}, expected true or false")
+        for name in ("refresh_statistics", "weighted"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected true or false")
         if self.start == "semantic" and not self.refresh_statistics:
             raise ConfigError("refresh_statistics is False, expected true with a semantic start")
 

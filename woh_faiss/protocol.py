@@ -21,7 +21,7 @@ from .config import WOHConfig
 from .errors import InputError
 from .evaluation import cosine, l2, mean_average_precision
 from .trainer import WOH
-from .validate import neighbours
+from .validate import neighbours, whole
 from .vectors import WordVectors
 
 Rows = NDArray[np.intp]
@@ -78,8 +78,8 @@ def stream(
     chunk: Chunk,
     configs: Sequence[WOHConfig],
     *,
-    chunks: int = 8,
-    queries: int | None = None,
+    chunks: int | Sequence[int] = 8,
+    queries: int | Rows | None = None,
     seed: int = 0,
     word_vectors: WordVectors | None = None,
     make: Callable[[WOHConfig], Learner] = WOH,
@@ -94,11 +94,12 @@ def stream(
         The whole data set, with tags to learn from and labels to measure by.
     configs : sequence of WOHConfig
         A fresh trainer each; all see the same split.
-    chunks : int
-        Equal parts the stream is cut into.
-    queries : int, optional
+    chunks : int, or sequence of int
+        Equal parts the stream is cut into, or the items of each.
+    queries : int or (nq,) array of int, optional
         Items held out, at most half of all (default: a quarter, at most 1,000). With groups, whole groups
-        are held out until there are that many, so there may be a few more.
+        are held out until there are that many, so there may be a few more. Or their rows, where a set brings
+        its own split: the rest then streams in its order.
     seed : int
         Decides the split and the order of the stream.
     word_vectors : WordVectors, optional
@@ -122,18 +123,34 @@ def stream(
                 f"the data has no {name}; evaluation needs features, tags and labels of every item"
             )
     held_out, rest = split(chunk, queries, seed)
+    return _measure(chunk, configs, held_out, parts(rest, chunks), word_vectors, make)
+
+
+def parts(rest: Rows, chunks: int | Sequence[int]) -> list[Rows]:
+    """The rows of each chunk of a stream; `chunks` and errors as `stream`."""
+    if isinstance(chunks, Sequence):
+        sizes = [neighbours(size, "chunks") for size in chunks]
+        if sum(sizes) != len(rest):
+            raise InputError(
+                f"chunks add up to {sum(sizes)} items, expected all {len(rest)} that are streamed"
+            )
+        return np.split(rest, np.cumsum(sizes)[:-1])
     chunks = neighbours(chunks, "chunks")
     if chunks > len(rest):
         raise InputError(
             f"{len(rest)} items cannot be cut into {chunks} chunks; ask for fewer chunks or queries"
         )
-    parts = np.array_split(rest, chunks)
-    return _measure(chunk, configs, held_out, parts, word_vectors, make)
+    return np.array_split(rest, chunks)
 
 
-def split(chunk: Chunk, queries: int | None, seed: int) -> tuple[Rows, Rows]:
+def split(chunk: Chunk, queries: int | Rows | None, seed: int) -> tuple[Rows, Rows]:
     """Rows of the queries and, in the order of the stream, of the rest; arguments and errors as `stream`."""
     n = len(chunk)
+    if isinstance(queries, np.ndarray):
+        own = whole(queries, "queries", None)
+        if not len(own) or len(np.unique(own)) < len(own) or own.min() < 0 or own.max() >= n or len(own) == n:
+            raise InputError(f"queries are {len(own)} rows, expected some of {n}, each once, and not all")
+        return own.astype(np.intp), np.setdiff1d(np.arange(n), own)
     wanted = max(1, min(1000, n // 4)) if queries is None else neighbours(queries, "queries")
     if wanted > n // 2:
         raise InputError(f"{wanted} queries were asked for, at most half of the {n} items can be held out")

@@ -187,7 +187,7 @@ def learn_round(
     past : Statistics
         Of the rounds before, already widened to c tags.
     config : WOHConfig
-        start, α, β, θ, μ, iterations, sweeps, refresh_statistics.
+        start, α, β, θ, μ, iterations, sweeps, weighted, refresh_statistics.
     aim : (n, r)
         G, what features and tags ask of each bit; with a semantic start only.
     given : int
@@ -208,18 +208,21 @@ def learn_round(
     def explaining(B: Matrix) -> Matrix:
         return np.column_stack([B, np.ones(len(B))]) if semantic else B
 
+    def weighed(B: Matrix, W: Matrix, YW: Matrix) -> Matrix:
+        return weights(B, W, YW, y2, floor) if config.weighted else np.ones(len(B))
+
     B, W = B0, W0 if W0 is not None else np.zeros_like(base.D2)
     YW = Y @ W.T
     for iteration in range(config.iterations):
         Bp = explaining(B)
         stats = base.with_words(Bp, Z)
         first = W0 is None and not iteration
-        k = np.ones(len(B)) if first else weights(Bp, W, YW, y2, floor)  # of the old W
+        k = np.ones(len(B)) if first else weighed(Bp, W, YW)  # of the old W
         stats = stats.with_weights(Bp, k, Y)
         W = W_of(stats, config)  # Eq. 13
         YW = Y @ W.T  # n x r, or r + 1
         if semantic:
-            k = weights(Bp, W, YW, y2, floor)
+            k = weighed(Bp, W, YW)
 
         Q = k[:, None] * (YW[:, :r] - _constant(W, r))
         H = np.zeros((r, r))
@@ -246,7 +249,7 @@ def learn_round(
 
     if config.refresh_statistics:
         Bp = explaining(B)
-        stats = base.with_words(Bp, Z).with_codes(B, phi).with_weights(Bp, weights(Bp, W, YW, y2, floor), Y)
+        stats = base.with_words(Bp, Z).with_codes(B, phi).with_weights(Bp, weighed(Bp, W, YW), Y)
     P = cho_solve(C3_factor, stats.C4, check_finite=False)
     return Round(B=B, P=P, W=W, stats=stats)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .base import Baseline
 from .bosdh import BOSDH
 from .cosdish import COSDISH
-from .hmoh import HMOH
+from .hmoh import HMOH, PublishedHMOH
 from .osh import OSH
 from .rptwoh import RPTWOH
 from .sdh import SDH
@@ -30,6 +30,7 @@ METHODS: dict[str, type[Baseline]] = {
         OSH,
         BOSDH,
         HMOH,
+        PublishedHMOH,
         RPTWOH,
     )
 }

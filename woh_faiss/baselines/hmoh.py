@@ -121,5 +121,17 @@ class HMOH(Baseline):
         return unit_rows(X) @ self.sum_
 
 
+class PublishedHMOH(HMOH):
+    """HMOH with targets as the published code makes them, mistake included: what others have measured."""
+
+    name: ClassVar[str] = "hmoh-published"
+    source: ClassVar[str] = "Lin et al., IJCV 2020; targets as in the authors' code, which overwrites them"
+    #: What was drawn is overwritten; only where r is no power of two, or less than 2c, G is drawn.
+    draws: ClassVar[bool] = False
+
+    def __init__(self, bits: int = 64, *, seed: int = 0, min_count: int = 2) -> None:
+        super().__init__(bits, seed=seed, min_count=min_count, published=True)
+
+
 def _power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from . import paper
 from .cells import NAMES, Cell, Setting, cells
 from .measuring import measure
 from .records import Records
 from .report import write
 
-__all__ = ["NAMES", "Cell", "Setting", "cells", "measure", "Records", "write"]
+__all__ = ["NAMES", "Cell", "Setting", "cells", "measure", "paper", "Records", "write"]

@@ -32,8 +32,14 @@ class Setting:
 
     Attributes
     ----------
-    chunks, queries : int
-        As `protocol.stream`.
+    chunks : int
+        Equal parts the stream is cut into.
+    queries : int
+        Items that are held out.
+    size : int
+        Where not 0, the stream is cut into chunks of so many items, and what is left over goes with the last.
+    own : int
+        Where not 0, the set brings its own split: the first so many items are the queries.
     min_count : int
         Times a tag must have been seen before it is learned from.
     """
@@ -41,6 +47,8 @@ class Setting:
     chunks: int = 8
     queries: int = 1000
     min_count: int = 2
+    size: int = 0
+    own: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ def objective(config: WOHConfig, phi: Matrix, Y: Any, Z: Matrix, B: Matrix, W: M
     alpha, beta, theta, mu = config.alpha, config.beta, config.theta, config.mu
     residual = squared_lengths(Y) - 2 * np.einsum("ij,ij->i", B, Y @ W.T)
     residual += np.einsum("ij,ij->i", B @ (W @ W.T), B)
-    value = np.sqrt(np.maximum(residual, 0)).sum() + alpha * np.square(W).sum()
+    residual = np.maximum(residual, 0)
+    value = (np.sqrt(residual) if config.weighted else residual).sum() + alpha * np.square(W).sum()
     for weight, target in ((beta, phi), (theta, Z)):
         if weight:
             M = regression(B.T @ B, B.T @ target, alpha / weight)

@@ -10,6 +10,7 @@ import numpy as np
 from woh_faiss.plots import figure
 
 from .cells import FLOAT, label_of
+from .paper import ABLATIONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,9 +53,14 @@ def figures(records: Sequence[Record]) -> dict[str, tuple[str, Figure]]:
     falling = [record for record in plain if record.get("objective")]
     if falling:
         found["objective"] = "Objective of woh-paper (Eq. 4) on the first chunk", _objective(falling)
+    without = [record for record in records if record["hyper"] in ABLATIONS]
+    if without:
+        whole = [record for record in plain if record["method"] == "woh-paper"]
+        found["ablation"] = "MAP of woh-paper without one part of Eq. 4", _ablation(whole + without)
     for name in dict.fromkeys(name for record in records for name in record["hyper"]):
         of_name = [record for record in records if [*record["hyper"]] == [name]]
-        found[f"sensitivity-{name}"] = f"MAP of woh-paper against {name}", _sensitivity(of_name, name)
+        if len({record["hyper"][name] for record in of_name}) > 1:
+            found[f"sensitivity-{name}"] = f"MAP of woh-paper against {name}", _sensitivity(of_name, name)
     return found
 
 
@@ -154,6 +160,21 @@ def _precision_at(records: Sequence[Record]) -> Figure:
         axes.set_xscale("log")
 
     return _drawn(logarithmic, "first hits", "precision")
+
+
+def _ablation(records: Sequence[Record]) -> Figure:
+    scores = means(records, lambda record: record["rounds"][-1]["map"])
+    names = [*dict.fromkeys(name for name, _ in scores)]
+    lengths = sorted({bits for _, bits in scores if bits})
+
+    def draw(axes: Axes) -> None:
+        width = 0.8 / len(names)
+        for number, name in enumerate(names):
+            at = np.arange(len(lengths)) + (number - (len(names) - 1) / 2) * width
+            axes.bar(at, [scores.get((name, bits), 0) for bits in lengths], width, label=name)
+        axes.set_xticks(range(len(lengths)), [str(bits) for bits in lengths])
+
+    return _drawn(draw, "bits", "MAP")
 
 
 def _sensitivity(records: Sequence[Record], name: str) -> Figure:

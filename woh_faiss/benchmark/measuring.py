@@ -12,8 +12,9 @@ from woh_faiss.baselines import METHODS
 from woh_faiss.baselines.faiss_yardsticks import MAKERS, ranker
 from woh_faiss.chunks import Chunk, TagLists
 from woh_faiss.config import WOHConfig
+from woh_faiss.datasets import cut
 from woh_faiss.evaluation import Distance, blocks, cosine, hamming, l2, mean_average_precision
-from woh_faiss.protocol import split, stream
+from woh_faiss.protocol import parts, split, stream
 from woh_faiss.trainer import WOH
 from woh_faiss.vectors import WordVectors
 
@@ -59,7 +60,9 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
     InputError
         As `protocol.stream`.
     """
-    held_out, rest = split(chunk, setting.queries, cell.seed)
+    held_out, rest = split(chunk, np.arange(setting.own) if setting.own else setting.queries, cell.seed)
+    chunks = cut(len(rest), setting.size) if setting.size else setting.chunks
+    n_rounds = len(chunks) if isinstance(chunks, list) else chunks
     labels = np.asarray(chunk.labels)
     asked, held = labels[held_out], labels[rest]
     X, everything = chunk.features[held_out], chunk.features[rest]
@@ -77,25 +80,23 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
             return made[-1]
 
         results = stream(
-            chunk, [config], chunks=setting.chunks, queries=setting.queries, seed=cell.seed,
-            word_vectors=vectors, make=make,
+            chunk, [config], chunks=chunks, queries=held_out if setting.own else setting.queries,
+            seed=cell.seed, word_vectors=vectors, make=make,
         )  # fmt: skip
         rounds = [
-            {"round": it.round, "map": it.map, "seconds": it.seconds}
-            for it in islice(results, setting.chunks)
+            {"round": it.round, "map": it.map, "seconds": it.seconds} for it in islice(results, n_rounds)
         ]
         packed = made[0].database(everything, np.vstack(made[0].learned))
         distinct = len(np.unique(packed, axis=0)) / len(packed)
         if cell.method == "woh-paper" and not cell.hyper:
-            first = np.array_split(rest, setting.chunks)[0]
-            falling = by_iteration(chunk.rows(first), config, vectors)
+            falling = by_iteration(chunk.rows(parts(rest, chunks)[0]), config, vectors)
         queries, database = made[0].encode(X), packed
         n_bytes = config.bits // 8
     else:
         queries, database = X, everything
         distance, n_bytes = _fixed(cell, everything)
         score = mean_average_precision(queries, database, asked, held, distance=distance)
-        rounds = [{"round": setting.chunks, "map": score, "seconds": 0.0}]
+        rounds = [{"round": n_rounds, "map": score, "seconds": 0.0}]
     precision, recall = _curves(queries, database, asked, held, distance)
     return {
         "rounds": rounds,

@@ -16,6 +16,7 @@ from woh_faiss.errors import InputError
 from woh_faiss.version import __version__
 
 from .figures import Record, figures, label
+from .paper import Numbers, beside
 from .records import write_csv
 
 _STYLE = """\
@@ -29,7 +30,9 @@ pre { white-space: pre-wrap; background: #f3f4f6; padding: .6rem }
 """
 
 
-def write(records: Sequence[Record], folder: Path, *, title: str, command: str) -> Path:
+def write(
+    records: Sequence[Record], folder: Path, *, title: str, command: str, numbers: Numbers | None = None
+) -> Path:
     """Write ``report.html``, ``results.csv`` and each figure as SVG and PNG; the path of the page.
 
     Raises
@@ -51,13 +54,13 @@ def write(records: Sequence[Record], folder: Path, *, title: str, command: str) 
             (folder / f"{name}.svg").write_text(svg, "utf-8")
             parts.append(f"<h2>{html.escape(caption)}</h2>\n{svg[svg.index('<svg') :]}")
         page = folder / "report.html"
-        page.write_text(_page(records, title, command, parts), "utf-8")
+        page.write_text(_page(records, title, command, parts, numbers or {}), "utf-8")
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}; choose another -o") from error
     return page
 
 
-def _page(records: Sequence[Record], title: str, command: str, figures_: list[str]) -> str:
+def _page(records: Sequence[Record], title: str, command: str, figures_: list[str], numbers: Numbers) -> str:
     one = records[0]
     seeds = len({record["seed"] for record in records})
     about = (
@@ -77,6 +80,7 @@ def _page(records: Sequence[Record], title: str, command: str, figures_: list[st
         'database is ranked by codes as they were learned with their tags; "encoded": by codes of the newest '
         "function. Such numbers do not compare without that in mind.</p>",
         *(f'<p class="dim">{html.escape(note)}</p>' for note in _notes(records)),
+        *_compared(records, numbers),
         "<h2>Precision of the first ten hits</h2>",
         table(records, _at_10, best=True),
         "<h2>Training seconds of the last round, and how many times those of the first</h2>",
@@ -120,6 +124,22 @@ def table(records: Sequence[Record], of: Any, best: bool = False, markup: bool =
         + "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in escaped)
         + "</tbody></table>"
     )
+
+
+def _compared(records: Sequence[Record], numbers: Numbers) -> list[str]:
+    rows = beside(records, numbers)
+    if not rows:
+        return []
+    body = "".join(
+        f"<tr><td>{method}</td><td>{bits}</td><td>{ours:.3f}</td><td>{theirs:.3f}</td>"
+        f"<td>{ours - theirs:+.3f}</td></tr>"
+        for method, bits, ours, theirs in rows
+    )
+    head = "<th>method</th><th>bits</th><th>here</th><th>published</th><th>difference</th>"
+    return [
+        "<h2>Beside published numbers</h2>",
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
+    ]
 
 
 def kind(method: str) -> str:

@@ -8,8 +8,18 @@ from __future__ import annotations
 from .cutting import cut, prepared, usual_tags
 from .mat_chunks import read_mat
 from .mirflickr import mirflickr
-from .named import load
+from .named import load, with_split
 from .nus_wide import NusWide
 from .synthetic import synthetic
 
-__all__ = ["NusWide", "cut", "load", "mirflickr", "prepared", "read_mat", "synthetic", "usual_tags"]
+__all__ = [
+    "NusWide",
+    "cut",
+    "load",
+    "mirflickr",
+    "prepared",
+    "read_mat",
+    "synthetic",
+    "usual_tags",
+    "with_split",
+]

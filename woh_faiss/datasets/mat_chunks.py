@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import validate
-from woh_faiss.chunks import MOST_CLASSES, Chunk
+from woh_faiss.chunks import MOST_CLASSES, Chunk, joined
 from woh_faiss.errors import InputError
 from woh_faiss.tag_lists import TagLists, tag_lists
 
@@ -26,12 +27,17 @@ class Names(NamedTuple):
     labels: str | None
 
 
-#: Part -> the names that papers give its variables; the first whose features are there counts.
+#: Part -> the names that papers give its variables; of those whose features are there the fullest counts.
 USUAL: dict[str, tuple[Names, ...]] = {
-    "train": (Names("I_tr", "T_tr", "L_tr"), Names("XTrain", "YTrain", "trainL")),
+    "train": (
+        Names("I_tr", "T_tr", "L_tr"),
+        Names("XTrain", "YTrain", "trainL"),
+        Names("XTrain", "YTrain", "LTrain"),
+    ),
     "test": (
         Names("I_te", "T_te", "L_te"),
         Names("XTest", "YTest", "testL"),
+        Names("XTest", "YTest", "LTest"),
         Names("XQuery", "YQuery", "queryL"),
     ),
     "database": (
@@ -94,14 +100,43 @@ def read_mat(
         raise InputError(f"{mat.where} ({used}): {error}") from error
 
 
+def own_split(path: str | os.PathLike[str]) -> tuple[Chunk, int]:
+    """All items of a file with the parts test and train, those of the test first, and how many they are.
+
+    Tags of the test part, which papers leave out, are not needed.
+
+    Raises
+    ------
+    InputError
+        As `read_mat`, for either part.
+    """
+    test, train = read_mat(path, "test"), read_mat(path, "train")
+    if test.tags is None and train.tags is not None:
+        none = TagLists(train.tags.names, np.zeros(len(test) + 1, np.int64), np.empty(0, np.int64))
+        test = replace(test, tags=none)
+    return joined([test, train], [f"{os.fspath(path)} (test)", f"{os.fspath(path)} (train)"]), len(test)
+
+
+def parts_of(path: str | os.PathLike[str]) -> set[str]:
+    """The parts of a file that are there under usual names."""
+    return set(_parts(open_mat(path)))
+
+
+def _parts(mat: Mat) -> dict[str, Names]:
+    def there(names: Names) -> int:
+        return sum(name in mat.variables for name in names)
+
+    return {
+        part: max((n for n in names if n.features in mat.variables), key=there)
+        for part, names in USUAL.items()
+        if any(n.features in mat.variables for n in names)
+    }
+
+
 def _usual(mat: Mat, part: str | None) -> Names:
     if part is not None and part not in USUAL:
         raise InputError(f"part is {validate.short(part)}, expected one of {', '.join(USUAL)}")
-    found = {
-        p: next(n for n in names if n.features in mat.variables)
-        for p, names in USUAL.items()
-        if any(n.features in mat.variables for n in names)
-    }
+    found = _parts(mat)
     if part is None and len(found) > 1:
         raise InputError(
             f"{mat.where} has the parts {', '.join(found)}; say which: part='{next(iter(found))}'"

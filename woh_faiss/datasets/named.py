@@ -8,7 +8,7 @@ from pathlib import Path
 from woh_faiss.chunks import Chunk, joined, read_chunk
 from woh_faiss.errors import InputError
 
-from .mat_chunks import read_mat
+from .mat_chunks import own_split, parts_of, read_mat
 from .mirflickr import mirflickr
 from .nus_wide import NusWide
 from .synthetic import synthetic
@@ -38,6 +38,16 @@ SETS: dict[str, tuple[Callable[..., Chunk], str, int, int]] = {
     "mat": (read_mat, "a FILE and, if it has several, the PART", 1, 2),
     "synthetic": (_synthetic, "a NUMBER of items", 1, 1),
 }
+
+
+def with_split(name: str, places: Sequence[str | Path]) -> tuple[Chunk, int]:
+    """As `load`, and how many items at its head are the set's own queries: 0 if it brings no split.
+
+    A .mat file without a PART brings one if it has both a train and a test part.
+    """
+    if name == "mat" and len(places) == 1 and {"train", "test"} <= parts_of(places[0]):
+        return own_split(places[0])
+    return load(name, places), 0
 
 
 def load(name: str, places: Sequence[str | Path]) -> Chunk:
