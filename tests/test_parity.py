@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from woh_faiss import codes
 from woh_faiss.config import WOHConfig
 from woh_faiss.evaluation import hamming, mean_average_precision
-from woh_faiss.kernel import reference_map
+from woh_faiss.kernel import Kernel, reference_map
 from woh_faiss.solver import learn_round
 from woh_faiss.statistics import Statistics
 
@@ -34,17 +34,22 @@ def published():
         return dict(stored)
 
 
-def rounds(fixture, bits):
+def single_map(X, A):
+    """As `reference_map`, by the map that is in use."""
+    return Kernel.fit(X, A).map(X)
+
+
+def rounds(fixture, bits, map_=reference_map):
     """The published protocol, kernel recomputed for every batch: what was learned, and the query codes."""
     X, Y, Z = fixture["XTrain"], fixture["YTrain"], fixture["ZTrain"]
     A = X[:500][fixture["anchor_idx"].astype(int) - 1]
     config = WOHConfig(bits=bits, preset="paper")
     past, W = Statistics.zero(r=bits, m=len(A), f=Z.shape[1], c=Y.shape[1]), fixture[f"W0_{bits}"]
     for rows in CHUNKS:
-        phi, B0 = reference_map(X[rows], A), fixture[f"B0_{bits}"][rows]
+        phi, B0 = map_(X[rows], A), fixture[f"B0_{bits}"][rows]
         learned = learn_round(phi, csr_array(Y[rows]), Z[rows], B0, W, past, config)
         past, W = learned.stats, learned.W
-        yield learned, codes.pack(reference_map(fixture["XTest"], A) @ learned.P)
+        yield learned, codes.pack(map_(fixture["XTest"], A) @ learned.P)
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
@@ -55,6 +60,13 @@ def test_codes_equal_the_published_ones_bit_for_bit(fixture, published, bits):
         assert_allclose(learned.P, published[f"r{bits}_P_{t}"], rtol=0, atol=1e-12)
         assert_allclose(learned.W, published[f"r{bits}_W_{t}"], rtol=0, atol=1e-12)
         assert_allclose(learned.stats.D2, published[f"r{bits}_D2_{t}"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_a_map_in_single_precision_gives_the_same_codes(fixture, published, bits):
+    for t, (learned, queries) in enumerate(rounds(fixture, bits, single_map), start=1):
+        assert_array_equal(codes.pack(learned.B), published[f"r{bits}_B_{t}"])
+        assert_array_equal(queries, published[f"r{bits}_Q_{t}"])
 
 
 def test_statistics_equal_the_published_ones(fixture, published):

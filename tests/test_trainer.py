@@ -68,7 +68,7 @@ def test_two_rounds_are_learn_round_on_kernel_tags_and_word_vectors():
         learned = learn_round(phi, csr_array(Y), Z, B0, W, past, woh.config)
         past, W = learned.stats, learned.W
         assert_array_equal(woh.codes_, codes.pack(learned.B))
-        np.testing.assert_allclose(woh.decision_function(X), kernel.map(X) @ learned.P, atol=1e-10)
+        np.testing.assert_allclose(woh.decision_function(X), kernel.map(X) @ learned.P, atol=1e-5)
     assert len(known) == 7
     assert woh.rounds_ == 2
     assert woh.n_features_in_ == 7

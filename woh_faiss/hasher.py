@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from .errors import InputError
 from .kernel import Kernel, Matrix, blocks
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Hasher:
     """Kernel map and projection after some round.
 
@@ -48,10 +49,17 @@ class Hasher:
             X is not a finite real (n, d) array of the fitted width.
         """
         X = validate.features(X, d=self.d)
+        P, bias = self._projection
         H = np.empty((len(X), self.bits))
         for rows in blocks(len(X)):
-            H[rows] = self.kernel.map(X[rows]) @ self.P
+            np.subtract(self.kernel.similarities(X[rows]) @ P, bias, out=H[rows])
         return H
+
+    @cached_property
+    def _projection(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """P (m, r) of the uncentred map, and what the means take off each bit (r,)."""
+        P = self.P / self.kernel.scale
+        return P.astype(np.float32), self.kernel.mean @ P
 
     def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
         """Packed codes of each row: (n, d) → (n, r // 8) uint8, in the layout of `codes.pack`.
@@ -103,7 +111,7 @@ class Hasher:
                 f"width is {scalars['width']} and scale {scalars['scale']}, expected more than 0"
             )
         kernel = Kernel(
-            np.asarray(A, np.float64),
+            A,
             width=float(scalars["width"]),
             mean=mean,
             scale=float(scalars["scale"]),

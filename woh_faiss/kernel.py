@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,14 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 Matrix = NDArray[np.float64]
+Single = NDArray[np.float32]
 
 #: Rows mapped at a time: large enough for BLAS, small enough that no second n x d array is ever made.
 BLOCK = 4096
+#: ‖centre of the anchors‖² in widths from which float32 loses more than 1e-5 of the exponent.
+_FAR = 16
+#: Squared lengths that float32 products stay finite with.
+_HUGE = 1e30
 
 
 def blocks(n: int) -> Iterator[slice]:
@@ -46,13 +52,13 @@ def unit_rows(X: NDArray[Any]) -> Matrix:
     return rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Kernel:
-    """φ(x) = (exp(−‖x − a‖² / 2w) − mean) / scale, for ever the same.
+    """φ(x) = (exp(−‖x − a‖² / 2w) − mean) / scale, for ever the same; the exponential in float32.
 
     Attributes
     ----------
-    A : (m, d) float64
+    A : (m, d) real
         Anchors: rows of the first chunk.
     width : float
         w, the mean squared distance of the first chunk to the anchors.
@@ -64,11 +70,60 @@ class Kernel:
         Whether x is scaled to length 1 first.
     """
 
-    A: Matrix
+    A: NDArray[Any]
     width: float
     mean: Matrix
     scale: float = 1.0
     unit: bool = False
+
+    @cached_property
+    def _moved(self) -> tuple[NDArray[Any], float] | None:
+        """Centre and unit of length of the features, where float32 needs them; else None.
+
+        ‖x − a‖² is ‖x‖² + ‖a‖² − 2xa, which loses all digits far from 0.
+        """
+        centre = self.A.mean(axis=0, dtype=np.float64)
+        near = centre @ centre <= _FAR * self.width and 1e-20 < self.width < 1e20
+        return None if near else (centre, float(np.sqrt(self.width)))
+
+    @cached_property
+    def _anchors(self) -> tuple[Single, Single, float]:
+        """Anchors (m, d), half their squared lengths (m,) and 1 / w, in the units that `_moved` says."""
+        if self._moved is None:
+            A, per_width = np.asarray(self.A, np.float32), 1.0 / self.width
+        else:
+            centre, unit = self._moved
+            A, per_width = ((self.A - centre) / unit).astype(np.float32), 1.0
+        half = np.einsum("ij,ij->i", A, A, dtype=np.float64) / 2
+        return np.ascontiguousarray(A), half.astype(np.float32), per_width
+
+    def similarities(self, X: NDArray[Any]) -> Single:
+        """exp(−‖x − a‖² / 2w) of the rows of X: (n, d) of any real dtype → (n, m) float32."""
+        A, half, per_width = self._anchors
+        scaled = self.unit and self._moved is None
+        if self._moved is not None:
+            centre, unit = self._moved
+            X = ((unit_rows(X) if self.unit else X) - centre) / unit
+        with np.errstate(over="ignore"):
+            x = np.asarray(X, np.float32)
+            squared = np.einsum("ij,ij->i", x, x)
+        huge = ~(squared < _HUGE)
+        if huge.any():  # float32 cannot square them; if they are not scaled they are like no anchor
+            x = x.copy()
+            x[huge] = unit_rows(X[huge]) if scaled else 0
+            squared[huge] = np.einsum("ij,ij->i", x[huge], x[huge])
+        K: Single = x @ A.T
+        if scaled:
+            length = np.sqrt(squared)
+            K /= np.where(length > 0, length, 1)[:, None]
+            squared = (length > 0).astype(np.float32)
+        K -= squared[:, None] / 2
+        K -= half
+        K *= np.float32(per_width)
+        np.exp(K, out=K)
+        if not scaled:
+            K[huge] = 0
+        return K
 
     @classmethod
     def fit(cls, X: NDArray[Any], A: NDArray[Any], *, energy: bool = False) -> Kernel:
@@ -82,36 +137,50 @@ class Kernel:
         InputError
             All items are alike, so that there is no width.
         """
-        A = np.asarray(A, dtype=np.float64)
-        ready = unit_rows if energy else np.asarray
-        total = sum(float(squared_distances(ready(X[rows]), A).sum()) for rows in blocks(len(X)))
-        width = total / (len(X) * len(A)) / (2 if energy else 1)
+        width = _mean_squared_distance(X, A, unit=energy) / (2 if energy else 1)
         if not width > 0:
             raise InputError(
                 f"the {len(X)} items of the first chunk all have the same features; "
                 "give a chunk whose items differ"
             )
-        uncentred = cls(A, width, np.zeros(len(A)), unit=energy)
-        mean = np.sum([uncentred.map(X[rows]).sum(axis=0) for rows in blocks(len(X))], axis=0) / len(X)
-        if not energy:
-            return cls(A, width, mean)
-        centred = cls(A, width, mean, unit=True)
-        squares = sum(float(np.square(centred.map(X[rows])).sum()) for rows in blocks(len(X)))
-        return cls(A, width, mean, scale=float(np.sqrt(squares / len(X))), unit=True)
+        bare = cls(A, width, np.zeros(len(A)), unit=energy)
+        mean, squares = np.zeros(len(A)), 0.0
+        for rows in blocks(len(X)):
+            K = bare.similarities(X[rows])
+            mean += K.sum(axis=0, dtype=np.float64)
+            squares += float(np.einsum("ij,ij->i", K, K).sum(dtype=np.float64))
+        mean /= len(X)
+        scale = max(squares / len(X) - float(mean @ mean), 0.0) ** 0.5 if energy else 1.0
+        return cls(A, width, mean, scale, energy)
 
     def map(self, X: NDArray[Any]) -> Matrix:
         """φ of the rows of X: (n, d) of any real dtype → (n, m) float64."""
         phi = np.empty((len(X), len(self.A)))
         for rows in blocks(len(X)):
-            K = squared_distances(unit_rows(X[rows]) if self.unit else X[rows], self.A)
-            K /= -2.0 * self.width
-            np.exp(K, out=K)
-            np.subtract(K, self.mean, out=phi[rows])
+            np.subtract(self.similarities(X[rows]), self.mean, out=phi[rows])
         if self.scale != 1:
             phi /= self.scale
         return phi
 
 
+def _mean_squared_distance(X: NDArray[Any], A: NDArray[Any], *, unit: bool) -> float:
+    """The mean of ‖x − a‖² over all rows x of X (n, d), scaled to length 1 if asked, and a of A (m, d).
+
+    mean ‖x‖² + mean ‖a‖² − 2 mean(x) mean(a), measured from the first anchor: no sums of large numbers.
+    """
+    origin = np.asarray(A[0], np.float64)
+    total, squares = np.zeros(len(origin)), 0.0
+    for rows in blocks(len(X)):
+        x = (unit_rows(X[rows]) if unit else np.asarray(X[rows], np.float64)) - origin
+        total += x.sum(axis=0)
+        squares += float(np.einsum("ij,ij->", x, x))
+    a = np.asarray(A, np.float64) - origin
+    mean = squares / len(X) + float(np.einsum("ij,ij->", a, a)) / len(a)
+    return mean - 2 * float((total / len(X)) @ a.mean(axis=0))
+
+
 def reference_map(X: NDArray[Any], A: Matrix) -> Matrix:
-    """φ as the published code computes it, width and means from X itself: for parity tests only."""
-    return Kernel.fit(X, A).map(X)
+    """φ as the published code computes it, in float64, width and means from X itself: for parity tests."""
+    D = squared_distances(X, A)
+    K = np.exp(D / (-2.0 * D.mean()))
+    return np.asarray(K - K.mean(axis=0))

@@ -42,6 +42,8 @@ Matrix = NDArray[np.float64]
 FLOOR = 1e-8
 #: The same where every block is in units of its energy: tag rows have length 1.
 UNIT_FLOOR = 1e-3
+#: Bits that a sweep takes together.
+BITS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,11 +116,27 @@ def descend(B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int)
 
     b_l ← sign(Q_l − k∘(B HW)_l − (B H)_l), l ascending, in place, `sweeps` times. HW = W Wᵀ and
     H = β U Uᵀ + θ V Vᵀ come with zero diagonals, which is what B₋ₗ W₋ₗ w_l means.
+
+    Bits go in blocks: a product for all other bits of a block at its start, then corrections in the rows
+    whose bit has changed. After the first sweep few do, and a product with B for every bit alone would be
+    half of a round at 128 bits.
     """
     B = np.array(B, order="F")
     for _ in range(sweeps):
-        for l in range(B.shape[1]):
-            B[:, l] = sign(Q[:, l] - k * (B @ HW[:, l]) - B @ H[:, l])
+        still = True
+        for start in range(0, B.shape[1], BITS):
+            block = slice(start, start + BITS)
+            S = Q[:, block] - k[:, None] * (B @ HW[:, block]) - B @ H[:, block]
+            for l in range(start, start + S.shape[1]):
+                b = B[:, l]
+                changed = np.flatnonzero((S[:, l - start] >= 0) != (b > 0))
+                if len(changed):
+                    step = -2.0 * b[changed]
+                    b[changed] += step
+                    S[changed] -= (step * k[changed])[:, None] * HW[l, block] + step[:, None] * H[l, block]
+                    still = False
+        if still:  # and would be in every further sweep
+            break
     return B
 
 
@@ -201,6 +219,7 @@ def learn_round(
     semantic, r = aim is not None, B0.shape[1]
     base = past.with_features(phi)
     # Without the μ block P takes no part in the codes; it is then the plain ridge regression on them.
+    single = phi.astype(np.float32)  # enough for Q and for the P that only Q uses
     C3_factor = factor(base.C3, alpha if semantic or not mu else alpha / mu)
     y2 = squared_lengths(Y)
     floor = UNIT_FLOOR if semantic else FLOOR
@@ -233,7 +252,9 @@ def learn_round(
         if aim is not None:
             Q += mu / r * aim
         else:
-            stats = stats.with_codes(B, phi)
+            # What is kept of the last iteration is summed in float64.
+            last = iteration == config.iterations - 1
+            stats = stats.with_codes(B, phi) if last else stats.with_codes(B, single)
             F = np.zeros((phi.shape[1], r))  # what φ is multiplied with: βUᵀ + μP
             if beta:
                 U = regression(stats.C1, stats.C2, alpha / beta)  # Eq. 6
@@ -242,7 +263,7 @@ def learn_round(
             if mu:
                 F += mu * cho_solve(C3_factor, stats.C4, check_finite=False)  # Eq. 8
             if beta or mu:
-                Q += phi @ F  # n x r
+                Q += single @ F.astype(np.float32)  # n x r
         HW, H = without_diagonal(W[:r] @ W[:r].T), without_diagonal(H)
         new = descend(B[given:], Q[given:], k[given:], HW, H, config.sweeps)
         B = np.vstack([B[:given], new]) if given else new

@@ -74,9 +74,9 @@ class Statistics:
         """After adding a chunk's φ (n, m) to C3: the part of a round that does not depend on B."""
         return replace(self, C3=self.C3 + phi.T @ phi)  # m x m
 
-    def with_codes(self, B: Matrix, phi: Matrix) -> Statistics:
-        """After adding codes B (n, r) of items with features φ (n, m) to C2."""
-        return replace(self, C2=self.C2 + B.T @ phi, n=self.n + len(B))  # r x m
+    def with_codes(self, B: Matrix, phi: NDArray[Any]) -> Statistics:
+        """After adding codes B (n, r) of items with features φ (n, m) to C2, multiplied in φ's dtype."""
+        return replace(self, C2=self.C2 + B.T.astype(phi.dtype) @ phi, n=self.n + len(B))  # r x m
 
     def with_words(self, B: Matrix, Z: Matrix) -> Statistics:
         """After adding codes B (n, r) of items with word vectors Z (n, f) to C1 and C5."""
