@@ -5,14 +5,40 @@ The library is imported inside the commands, so that --help and --version answer
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from .benchmark import benchmark
-from .build import add, build, update
-from .evaluate import evaluate
-from .info import info
-from .life import compact, remove, rollback, verify
-from .query import query
+#: Commands by the module they are in; one is imported when it is called, all of them for --help.
+COMMANDS = {
+    "build": "build",
+    "update": "build",
+    "add": "build",
+    "remove": "life",
+    "query": "query",
+    "info": "info",
+    "verify": "life",
+    "compact": "life",
+    "rollback": "life",
+    "evaluate": "evaluate",
+    "benchmark": "benchmark",
+}
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, in the order of --help."""
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f".{COMMANDS[cmd_name]}", __package__)
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
 
 def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -23,7 +49,7 @@ def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) 
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
 )
@@ -32,7 +58,3 @@ def main() -> None:
 
     The index is a folder: --index PATH, else $WOH_INDEX, else ./index.woh.
     """
-
-
-for command in (build, update, add, remove, query, info, verify, compact, rollback, evaluate, benchmark):
-    main.add_command(command)

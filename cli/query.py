@@ -11,7 +11,7 @@ from typing import TextIO
 import click
 from click.core import ParameterSource
 
-from . import lists
+from . import lines, lists
 from .answers import Answer, How, Questions, answers
 from .errors import one_line_errors
 from .options import index_option, json_option, print_json, progress, word_vectors_option
@@ -136,10 +136,12 @@ def query(
             click.echo(f"note: {shown(html)} is the page, {size / 1000:,.0f} kB{pictures.note()}", err=True)
         elif as_json:
             deque(found, maxlen=0)
-        else:
+        elif sys.stdout.isatty():
             from .render import print_neighbours
 
             print_neighbours(found, measure, explain)
+        else:
+            lines.print_neighbours(found, measure, explain)
 
 
 def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Answer]:

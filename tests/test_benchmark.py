@@ -249,7 +249,7 @@ def test_other_sets_are_measured_too(tmp_path, monkeypatch):
 
 
 def test_the_command_knows_the_sets_that_can_be_loaded():
-    (option,) = (it for it in main.commands["benchmark"].params if it.name == "name")
+    (option,) = (it for it in main.get_command(None, "benchmark").params if it.name == "name")
     assert list(option.type.choices) == list(SETS)
 
 

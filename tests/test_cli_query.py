@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,8 +71,8 @@ def test_many_queries_are_answered_as_one_by_one(here, distances):
     ids, D = distances
     got = np.array([line["id"] for line in lines("queries.npz", "-k", 4)]).reshape(N_QUERIES, 4)
     np.testing.assert_array_equal(got, ids[np.argsort(D, axis=1, kind="stable")[:, :4]])
-    table = run("query", "queries.npz", "-k", "4").stdout
-    assert table.count("query ") == N_QUERIES
+    piped = [line.split("\t") for line in run("query", "queries.npz", "-k", "4").stdout.splitlines()[1:]]
+    assert [int(cells[2]) for cells in piped] == got.ravel().tolist()
 
 
 def test_allow_and_deny_lists(here, distances):
@@ -156,3 +157,21 @@ def test_ctrl_c_ends_a_long_batch(folder):
     assert process.returncode == 1
     assert "Aborted" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no pseudo-terminals")
+def test_a_terminal_gets_tables(here, tmp_path):
+    np.savez(tmp_path / "q.npz", features=tagged(1, n=2)[0])
+    command = [sys.executable, "-m", "woh_faiss_cli", "query", tmp_path / "q.npz", "-k", 2]
+    ours, theirs = os.openpty()
+    done = subprocess.run([*map(str, command)], stdout=theirs, stderr=subprocess.PIPE, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert done.stderr == b""
+    assert re.findall(r"query \d", shown) == ["query 0", "query 1"]
+    assert shown.count("\u2500" * 10) >= 2
+    piped = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True).stdout
+    cells = [line.split("\t") for line in piped.splitlines()[1:]]
+    assert len(cells) == 4
+    assert all(re.search(rf"\b{row[2]} .* {row[4]}\b", shown) for row in cells)

@@ -14,7 +14,7 @@ from woh_faiss.config import PRESETS, WOHConfig
 from woh_faiss.kernel import Kernel
 from woh_faiss.statistics import Statistics
 from woh_faiss.store import schema
-from woh_faiss_cli.main import main
+from woh_faiss_cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,15 +43,15 @@ def test_links_and_pictures_are_there(path):
             assert part in map(anchor, headings), target
 
 
-@pytest.mark.parametrize("name", main.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_shows_an_example(name):
-    assert re.search(rf"Example:\n +woh-index {name} ", main.commands[name].help)
+    assert re.search(rf"Example:\n +woh-index {name} ", main.get_command(None, name).help)
 
 
-@pytest.mark.parametrize("name", main.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_option_is_on_the_page(name):
     section = page("cli.md").split(f"## woh-index {name}\n")[1].split("\n## ")[0]
-    for parameter in main.commands[name].params:
+    for parameter in main.get_command(None, name).params:
         for option in parameter.opts:
             if option.startswith("--"):
                 assert option in section

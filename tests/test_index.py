@@ -256,7 +256,7 @@ def test_two_writers_in_turn_learn_from_the_newest_state(tmp_path):
 
 
 def test_a_failed_commit_does_not_leave_the_trainer_ahead(tmp_path, monkeypatch):
-    from woh_faiss.store import Writing
+    from woh_faiss.store.writing import Writing
 
     with WOHIndex.create(tmp_path / "a", **SMALL) as index:
         index.update(*tagged(0))

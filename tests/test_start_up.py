@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from conftest import tagged
 
-from woh_faiss_cli.main import main
+from woh_faiss_cli.main import COMMANDS
 
 HEAVY = ("gensim", "scipy", "matplotlib", "pandas", "pyarrow", "PIL")
 
 SCRIPT = """
 import sys
-from woh_faiss_cli.main import main
+from woh_faiss_cli.main import COMMANDS, main
 try:
     main(sys.argv[1:])
 except SystemExit as stop:
@@ -51,8 +51,6 @@ def test_an_add_needs_no_matplotlib_and_no_gensim(index, tmp_path):
     assert not imported("add", tmp_path / "q.npz", "--index", index.path) & {"gensim", "matplotlib"}
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], *[[name, "--help"] for name in main.commands]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *[[name, "--help"] for name in COMMANDS]])
 def test_help_and_version_import_no_arrays(arguments):
     assert not imported(*arguments) & {"numpy", "faiss", "rich", *HEAVY}

@@ -38,7 +38,7 @@ class IndexContents:
                 f"expected {codes.stored_bits(self.config.bits)}; restore it from a backup"
             )
         self._hashers: dict[str, Hasher] = {}  # the last two, by fingerprint: threads may be a state apart
-        self._anchors: tuple[str, NDArray[np.float64]] | None = None  # with the SHA-256 of their file
+        self._anchors: tuple[str, NDArray[Any]] | None = None  # with the SHA-256 of their file
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The class and the store, which is pickled as its place and state."""
@@ -132,7 +132,7 @@ class IndexContents:
             self._hashers = {**dict(list(self._hashers.items())[-1:]), fingerprint: hasher}
         return hasher
 
-    def _anchors_of(self, view: View) -> NDArray[np.float64] | None:
+    def _anchors_of(self, view: View) -> NDArray[Any] | None:
         """The anchors of a state, read and compared with their SHA-256 once: they stay."""
         held, known = self._anchors, view.snapshot.anchors
         if known is None or held is None or held[0] != known:
@@ -140,7 +140,7 @@ class IndexContents:
             rows = view.anchor_rows()
             if known is None or rows is None:
                 return rows
-            held = self._anchors = known, np.asarray(rows, np.float64)
+            held = self._anchors = known, np.array(rows)
         return held[1]
 
     def _follow(self) -> View:

@@ -30,7 +30,8 @@ from .naming import (
     resolve,
     to_remove,
 )  # fmt: skip
-from .store import Round, Snapshot, Store, Writing
+from .store import Round, Snapshot, Store
+from .store.writing import Writing
 from .tags import Vocabulary, normalised
 from .trainer import WOH
 from .vectors import WordVectors

@@ -82,7 +82,7 @@ class Kernel:
 
         ‖x − a‖² is ‖x‖² + ‖a‖² − 2xa, which loses all digits far from 0.
         """
-        centre = self.A.mean(axis=0, dtype=np.float64)
+        centre = self.A.mean(axis=0)
         near = centre @ centre <= _FAR * self.width and 1e-20 < self.width < 1e20
         return None if near else (centre, float(np.sqrt(self.width)))
 
@@ -94,8 +94,8 @@ class Kernel:
         else:
             centre, unit = self._moved
             A, per_width = ((self.A - centre) / unit).astype(np.float32), 1.0
-        half = np.einsum("ij,ij->i", A, A, dtype=np.float64) / 2
-        return np.ascontiguousarray(A), half.astype(np.float32), per_width
+        half = np.einsum("ij,ij->i", A, A) / 2
+        return np.ascontiguousarray(A), half, per_width
 
     def similarities(self, X: NDArray[Any]) -> Single:
         """exp(−‖x − a‖² / 2w) of the rows of X: (n, d) of any real dtype → (n, m) float32."""

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import validate
 from .chunks import Chunk
 from .errors import InputError
-from .store import Writing
+from .store.writing import Writing
 
 #: What to do with an item whose id or key is in the index already.
 OnDuplicate = Literal["error", "skip", "replace"]

@@ -12,12 +12,10 @@ from .records import Item, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
 from .view import View
-from .writing import Writing
 
 __all__ = [
     "Store",
     "View",
-    "Writing",
     "Snapshot",
     "Round",
     "Item",

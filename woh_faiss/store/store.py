@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, compaction, database, files, forking, schema
-from .creation import create
-from .ledger import TagRow
+from . import catalog, database, files, forking, schema
 from .model import Model
 from .records import Item, Round, Snapshot
-from .verify import verify
 from .view import View, open_view
-from .writing import Writing
+
+if TYPE_CHECKING:
+    from .ledger import TagRow
+    from .writing import Writing
 
 #: Distinct model files kept unless the config says otherwise.
 _KEEP_MODELS = 2
@@ -79,6 +79,8 @@ class Store:
         folder = Path(os.fsdecode(path)).absolute()
         if d <= 0 or d % 8:
             raise InputError(f"d is {d} bits, expected a positive multiple of 8")
+        from .creation import create  # what a search never does is imported when it is done
+
         create(folder, config, d)
         return cls.open(folder)
 
@@ -282,6 +284,8 @@ class Store:
         StoreError
             The folder cannot be written, or a file is damaged.
         """
+        from .writing import Writing
+
         self.view  # noqa: B018 - says so where it was closed
         keep = max(1, int(self.config.get("keep_models", _KEEP_MODELS)))
         with database.locked(self.path, timeout) as connection:
@@ -296,6 +300,8 @@ class Store:
     def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
         """Write the files anew without removed rows: how many went, and whether no trace of them is left."""
         with self.writing(timeout) as writing:
+            from . import compaction
+
             gone = compaction.compact(writing)
             writing.end()
             clean = compaction.scrub(writing.connection, timeout)
@@ -304,9 +310,13 @@ class Store:
     @staticmethod
     def verify(path: str | os.PathLike[str]) -> list[str]:
         """All faults of the index at `path`, a line each; it need not be one that can be opened."""
+        from .verify import verify
+
         return verify(Path(path).absolute())
 
     def rollback(self, number: int, timeout: float = 10.0) -> None:
         """Go back to the state after a round; see `compaction.rollback`."""
         with self.writing(timeout) as writing:
+            from . import compaction
+
             compaction.rollback(writing, number)

@@ -1,0 +1,35 @@
+"""Answers for a pipe: a line a neighbour, cells apart by tabs. A terminal gets the tables of `render`."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .answers import Answer
+
+
+def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> None:
+    """The columns of `render.print_neighbours`, without its import of rich, which takes longer than a query.
+
+    Cells have spaces in place of tabs and line ends; `--json` keeps everything as it is.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an encoding that has no letter for a key
+    head = ["query", "rank", "id", "key", measure, "tags", *(["predicted"] if explain else [])]
+    for number, answer in enumerate(answers):
+        if not number:  # only now is it known that there are answers
+            _write(head)
+        for rank, hit in enumerate(answer.found, start=1):
+            row = [answer.asked.query, rank, hit.id, hit.key or "", f"{hit.distance:.6g}"]
+            row.append(", ".join(hit.tags))
+            if explain:
+                row.append(", ".join(f"{tag} {score:.2f}" for tag, score in answer.predicted[hit.id]))
+            _write(row)
+
+
+def _write(cells: Iterable[object]) -> None:
+    sys.stdout.write("\t".join(re.sub(r"[\t\n\r]", " ", str(cell)) for cell in cells) + "\n")
