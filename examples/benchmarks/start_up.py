@@ -2,7 +2,7 @@
 
     python examples/benchmarks/start_up.py [--rows 1000000] [--repeat 9]
 
-The two commands run in turn, as whole processes; the last line is the ratio of the medians and PASS under 1.5.
+The two commands run in turn, as whole processes; the last line is the ratio of medians, PASS under 1.5.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
     for name, values in seconds.items():
         print(json.dumps({"what": name, "rows": args.rows, "cpu_seconds": workload.spread(values)}))
     base, ours = (float(np.median(values)) for values in seconds.values())
-    print(f"ratio {ours / base:.2f}, {'PASS' if ours < 1.5 * base else "ABOVE"} the bar of 1.5")
+    print(f"ratio {ours / base:.2f}, {'PASS' if ours < 1.5 * base else 'ABOVE'} the bar of 1.5")
 
 
 if __name__ == "__main__":
