@@ -92,7 +92,9 @@ def _by_bytes(records: Sequence[Record]) -> Figure:
         axes.set_xscale("log", base=2)
         ticks = sorted({int(point[0]) for point in scores.values()})
         axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-        axes.set_ylim(bottom=0)
+        values = [point[1] for point in scores.values()]
+        if min(values) < max(values) / 2:  # else lines that are close together would lie on each other
+            axes.set_ylim(bottom=0)
 
     return _drawn(draw, "bytes an item", "MAP")
 
