@@ -137,7 +137,7 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
     try:
         return Chunk.of(
             arrays["features"],
-            _stored_tags(arrays),
+            stored_tags(arrays),
             ids=arrays.get("ids"),
             keys=arrays.get("keys"),
             labels=arrays.get("labels"),
@@ -195,7 +195,8 @@ def joined(chunks: Sequence[Chunk], names: Sequence[str] | None = None, *, own_n
     )
 
 
-def _stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+    """The tags of an .npz or a folder, in whatever form its arrays have them; None for none."""
     names = arrays.get("tag_names")
     parts = [key for key in _CSR if key in arrays]
     if "tags" in arrays:
