@@ -53,10 +53,10 @@ def build(
 ) -> None:
     """Make a new index and learn each CHUNK; the first ones together, until round 1 has 2,000 items.
 
-    A CHUNK is an .npz file or a folder of .npy files with features and tags; or a Parquet, Arrow, Feather, HDF5 or
-    .mat file, a folder of Parquet files or of embeddings (img_emb with metadata), which are read --chunk-size
-    items at a time. Without --word-vectors the vectors of tags are learned from the first chunk. On any error
-    no index is left behind.
+    A CHUNK is an .npz file or a folder of .npy files with features and tags. Or it is a Parquet, Arrow,
+    Feather, HDF5 or .mat file, a folder of Parquet files, or one of embeddings (img_emb with metadata): these
+    are read --chunk-size items at a time. Without --word-vectors the vectors of tags are learned from the
+    first chunk. On any error no index is left behind.
 
     \b
     Example:
@@ -134,9 +134,7 @@ def update(
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=True)
-        done = index.extend(
-            inputs, word_vectors=vectors, on_duplicate=on_duplicate, again=again, note=_note
-        )
+        done = index.extend(inputs, word_vectors=vectors, on_duplicate=on_duplicate, again=again, note=_note)
         for round_ in progress(done, len(inputs)):
             report(round_)
 

@@ -105,7 +105,11 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
         word_vectors_option,
         preset_option,
         click.option(
-            "--anchors", type=int, default=1000, show_default=True, help="Items the features are compared with."
+            "--anchors",
+            type=int,
+            default=1000,
+            show_default=True,
+            help="Items the features are compared with.",
         ),
         click.option(
             "--min-count", type=int, default=2, show_default=True, help="Uses before a tag is learned from."

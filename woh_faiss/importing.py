@@ -47,7 +47,9 @@ def open_faiss(
     side = open_side(Path(os.fsdecode(tags)), columns or Columns())
     n, d = found.vectors.shape
     if side.n != n:
-        raise InputError(f"{side.where} has tags of {side.n} items, {where} {n} vectors; give one each, in order")
+        raise InputError(
+            f"{side.where} has tags of {side.n} items, {where} {n} vectors; give one each, in order"
+        )
 
     def read(size: int | None) -> Iterator[Chunk]:
         step = size or n
@@ -66,4 +68,6 @@ def open_faiss(
 def _same(given: Any, ids: Any, where: str) -> None:
     if given is not None and (differ := np.flatnonzero(np.asarray(given) != ids)).size:
         row = int(differ[0])
-        raise InputError(f"row {row} has id {given[row]}, {where} has {ids[row]} there; put both in one order")
+        raise InputError(
+            f"row {row} has id {given[row]}, {where} has {ids[row]} there; put both in one order"
+        )

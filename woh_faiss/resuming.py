@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from . import validate
 from .chunks import Chunk
 from .errors import InputError
 from .growing import Grower, digest

@@ -47,8 +47,8 @@ def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[Source
         raise InputError(f"{shown(folder / FEATURES)} has no files such as img_emb_0.npy")
     if wanted.features:
         raise InputError(
-            f"{shown(folder)} has its features in {FEATURES}, not in column {validate.short(wanted.features)}; "
-            "leave --features-column out"
+            f"{shown(folder)} has its features in {FEATURES}, not in a column "
+            f"{validate.short(wanted.features)}; leave --features-column out"
         )
     sources = []
     for number in sorted(arrays):

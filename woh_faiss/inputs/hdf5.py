@@ -45,14 +45,15 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool) -> Source:
             if name and "/" in name and (node := _dataset(root, name)) is not None:
                 offered.append(_offer(name, node))
         columns = choose(where, offered, wanted, ("features", "tags") if learn else ("features",), _KINDS)
-        n, d = map(int, _dataset(root, columns.features).shape)
+        assert columns.features is not None  # noqa: S101 - it was needed; this tells mypy
+        features = columns.features
+        n, d = map(int, _dataset(root, features).shape)
         for name in filter(None, columns):
             node = _dataset(root, name)
             checked_storage(node, f"{where}: dataset {name!r}")
             if node.shape[0] != n:
                 raise InputError(
-                    f"{where}: dataset {name!r} has {node.shape[0]} rows, {columns.features!r} {n}; "
-                    "give one a row"
+                    f"{where}: dataset {name!r} has {node.shape[0]} rows, {features!r} {n}; give one a row"
                 )
 
     def read(size: int | None) -> Iterator[Chunk]:
@@ -67,14 +68,12 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool) -> Source:
                 if columns.tags is not None:
                     marks = found[columns.tags]
                     text = isinstance(marks, list)
-                    more["tags"] = (
-                        tags_of(marks, columns.tags) if text else TagLists.from_dense(marks, names)
-                    )
+                    more["tags"] = tags_of(marks, columns.tags) if text else TagLists.from_dense(marks, names)
             if columns.id is not None:
                 more["ids"] = found[columns.id]
             if columns.key is not None:
                 more["keys"] = [str(key) for key in found[columns.key]]
-            yield chunk_at(where, start, found[columns.features], **more)
+            yield chunk_at(where, start, found[features], **more)
 
     return Source(where, n, d, columns, read)
 

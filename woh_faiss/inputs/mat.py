@@ -36,7 +36,9 @@ def mat_source(path: Path, wanted: Columns, learn: bool) -> Source:
     """
     mat = open_mat(path)
     offered = [_offer(name, kind) for name, kind in mat.variables.items()]
-    columns = choose(mat.where, offered, _of_papers(mat, wanted), ("features", "tags") if learn else ("features",), _KINDS)
+    columns = choose(
+        mat.where, offered, _of_papers(mat, wanted), ("features", "tags") if learn else ("features",), _KINDS
+    )
     assert columns.features is not None  # noqa: S101 - it was needed; this tells mypy
     X = mat.rows(columns.features)
     n, d = X.shape

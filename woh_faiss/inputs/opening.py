@@ -91,7 +91,7 @@ def open_inputs(
     chunk_size: int | None = None,
     learn: bool = False,
 ) -> Inputs:
-    """What is at the paths, opened and looked at but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
+    """What is at the paths, looked at but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
 
     Parameters
     ----------
@@ -125,9 +125,7 @@ def open_inputs(
     return inputs
 
 
-def _sources(
-    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool
-) -> list[Source]:
+def _sources(path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool) -> list[Source]:
     file = Path(os.fsdecode(path))
     with damage(shown(file)):
         if file.is_dir():
@@ -160,7 +158,9 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None) -> Source:
     """An .npz, a folder of .npy or an .npy, whose arrays have their names."""
     where = shown(file)
     if any(wanted):
-        raise InputError(f"{where} is a chunk file, whose arrays have fixed names; leave the --...-column out")
+        raise InputError(
+            f"{where} is a chunk file, whose arrays have fixed names; leave the --...-column out"
+        )
 
     def read(step: int | None) -> Iterator[Chunk]:
         chunk = read_chunk(file)

@@ -43,8 +43,8 @@ class Side:
 def open_side(path: Path, wanted: Columns) -> Side:
     """The tags in a file, by its first bytes; without known ones it is text, JSON by the end of its name.
 
-    A line of text has the tags of an item as `TagLists.from_strings` reads them, none if it is empty. A line of
-    JSON is a list of text, a text, or an object with the columns that `USUAL` names.
+    A line of text has the tags of an item as `TagLists.from_strings` reads them, none if it is empty. A line
+    of JSON is a list of text, a text, or an object with the columns that `USUAL` names.
 
     Raises
     ------
@@ -54,7 +54,9 @@ def open_side(path: Path, wanted: Columns) -> Side:
     where = shown(path)
     if not path.is_file():
         what = "is not a regular file" if path.exists() else "does not exist"
-        raise InputError(f"{where} {what}; give tags as .npz, Parquet, JSON lines, or text with a line an item")
+        raise InputError(
+            f"{where} {what}; give tags as .npz, Parquet, JSON lines, or text with a line an item"
+        )
     wanted = wanted._replace(features="")
     with damage(where):
         with path.open("rb") as stream:
@@ -158,7 +160,9 @@ def _of_values(part: list[Any], columns: Columns) -> dict[str, Any]:
             kind = int if parameter == "ids" else (str, int)
             for row, value in enumerate(found[parameter]):
                 if not isinstance(value, kind) or isinstance(value, bool):
-                    raise InputError(f"row {row} has {validate.short(value)} for {name!r}; give every item one")
+                    raise InputError(
+                        f"row {row} has {validate.short(value)} for {name!r}; give every item one"
+                    )
     if "keys" in found:
         found["keys"] = [str(key) for key in found["keys"]]
     return found
@@ -167,7 +171,9 @@ def _of_values(part: list[Any], columns: Columns) -> dict[str, Any]:
 def _tags(rows: list[Any], name: str) -> TagLists:
     for row, value in enumerate(rows):
         if not isinstance(value, str | list | None) or not all(isinstance(tag, str) for tag in value or ""):
-            raise InputError(f"tags of row {row} are {validate.short(value)}, expected text or a list of text")
+            raise InputError(
+                f"tags of row {row} are {validate.short(value)}, expected text or a list of text"
+            )
     if any(isinstance(row, list) for row in rows):  # a text among lists is split as if all were text
         rows = [TagLists.from_strings([row]).of_row(0) if isinstance(row, str) else row for row in rows]
     return tags_of(rows, name)

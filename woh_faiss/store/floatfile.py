@@ -97,7 +97,9 @@ def _header(file: IO[bytes], where: str) -> tuple[bytes, int, int]:
     found = file.read(_HEADER.size)
     if len(found) < _HEADER.size:
         code = found[:4]
-        raise _refused(code, where) if code not in (*_FLAT, *_MAPS) else _damaged(where, "its header cut short")
+        raise (
+            _refused(code, where) if code not in (*_FLAT, *_MAPS) else _damaged(where, "its header cut short")
+        )
     code, d, ntotal, _, _, _, metric = _HEADER.unpack(found)
     if code in (*_FLAT, *_MAPS):
         if metric > 1:
@@ -115,8 +117,9 @@ def _array(file: IO[bytes], where: str, size: int, n: int, dtype: str) -> NDArra
     start = file.tell()
     if len(told) < _SIZE.size or _SIZE.unpack(told)[0] != n or start + n * kind.itemsize > size:
         raise _damaged(where, f"fewer than the {n} numbers that it should")
-    file.seek(start + n * kind.itemsize)
-    return np.memmap(file, kind, "r", start, (n,))
+    array = np.memmap(file, kind, "r", start, (n,))
+    file.seek(start + n * kind.itemsize)  # memmap leaves it anywhere
+    return array
 
 
 def _refused(code: bytes, where: str) -> InputError:
