@@ -108,6 +108,8 @@ def open_table(path: Path) -> Table:
                 n = dataset.dataset(str(path), format="ipc").count_rows()
             else:
                 n = sum(batch.num_rows for batch in reader)
+        if n < 0:
+            raise InputError(f"{where} says that it has {n} rows; copy or write it again")
     return Table(path, where, format_, schema, int(n))
 
 
@@ -166,7 +168,13 @@ def table_source(path: Path, wanted: Columns, learn: bool, fields: dict[str, str
     def read(size: int | None) -> Iterator[Chunk]:
         start = 0
         for part in table.tables(_names(columns, partition), size):
-            yield chunk_at(table.where, start, **chunk_values(part, columns, table.where, start, partition))
+            found = chunk_values(part, columns, table.where, start, partition)
+            if found["features"].shape[1] != d:
+                raise InputError(
+                    f"{table.where}: features from row {start} on have {found['features'].shape[1]} numbers, "
+                    f"those of row 0 {d}; give all items features of one width"
+                )
+            yield chunk_at(table.where, start, **found)
             start += part.num_rows
 
     return Source(table.where, table.n, d, columns, read)
@@ -201,8 +209,8 @@ def _no_bomb(table: Table, d: int) -> None:
     claimed, stored = 2 * table.n * d, table.path.stat().st_size
     if claimed > max(BOMB_BYTES, BOMB_RATIO * stored):
         raise InputError(
-            f"{table.where} unpacks {stored} bytes to {table.n} times {d} numbers; it is damaged, or write it "
-            "uncompressed"
+            f"{table.where} unpacks {stored} bytes to {table.n} times {d} numbers; it is damaged, or write "
+            "it uncompressed"
         )
 
 
