@@ -550,3 +550,40 @@ def test_the_command_line(tmp_path, monkeypatch):
     assert refused.exit_code == 1
     assert refused.stderr.startswith("Error: a.parquet has no column of features")
     assert refused.stderr.count("\n") == 1
+
+
+# ---- damage --------------------------------------------------------------------------------------------
+
+
+def damaged(data, rng):
+    """A few bytes changed, cut off, taken out or put twice."""
+    data = bytearray(data)
+    for _ in range(rng.integers(1, 4)):
+        place, n = int(rng.integers(len(data) + 1)), int(rng.integers(1, 65))
+        kind = rng.integers(5)
+        if kind == 0:
+            data[place : place + n % 8 + 1] = rng.bytes(n % 8 + 1)
+        elif kind == 1:
+            edge = int(rng.choice([0, 1, 0x7F, 0xFF, 0x7FFFFFFF, 0xFFFFFFFF]))
+            data[place : place + 4] = edge.to_bytes(4, "little")
+        elif kind == 2:
+            del data[place:]
+        elif kind == 3:
+            del data[place : place + n]
+        else:
+            data[place:place] = data[place : place + n]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", sorted(WRITERS))
+def test_damaged_files_work_or_are_refused_in_one_line(tried, tmp_path, kind):
+    """In another process, as pyarrow might end it; the same damage each time."""
+    X, tags = tagged(1, N)
+    WRITERS[kind](tmp_path / "whole", table_of(X, tags, np.arange(N), [f"k{i}" for i in range(N)], "list"))
+    data, rng = (tmp_path / "whole").read_bytes(), np.random.default_rng(11)
+    assert tried("inputs", tmp_path / "whole") == []
+    refused = 0
+    for _ in range(60):
+        (tmp_path / "damaged").write_bytes(damaged(data, rng))
+        refused += bool(tried("inputs", tmp_path / "damaged"))
+    assert refused > 10
