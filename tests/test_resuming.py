@@ -83,20 +83,19 @@ def test_named_items_too_are_skipped_as_a_chunk(tmp_path):
     with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
         assert extend(index, path) == ([20], [])
         assert extend(index, path) == ([], [1])
-        assert extend(index, path, on_duplicate="skip") == ([], [1])
         for again, given_ in ((True, path), (False, part)):
             with pytest.raises(InputError, match="key 'k0' is in the index already"):
                 extend(index, given_, again=again)
 
 
-def test_replacing_goes_back_to_an_earlier_chunk_but_not_twice(tmp_path):
-    keys = [f"k{i}" for i in range(20)]
-    one, two = (save_chunk(tmp_path / f"{seed}.npz", seed, 20, keys=keys) for seed in (1, 2))
+def test_other_policies_look_at_named_items_one_by_one(tmp_path, files):
+    """To replace a chunk by itself renews its codes; an empty round tells that all was skipped."""
+    path = save_chunk(tmp_path / "k.npz", 1, 20, keys=[f"k{i}" for i in range(20)])
     with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
-        for path, expected in ((one, [20]), (one, []), (two, [20]), (two, []), (one, [20]), (one, [])):
-            assert extend(index, path, on_duplicate="replace")[0] == expected
-        index.remove(keys=["k3"])
-        assert extend(index, one, on_duplicate="replace") == ([20], [])
+        assert extend(index, path, files[2]) == ([20, 20], [])
+        assert extend(index, path, files[2], on_duplicate="replace") == ([20], [2])
+        assert extend(index, path, files[2], on_duplicate="skip") == ([0], [2])
+        assert index.ntotal == 40
 
 
 @settings(max_examples=10, deadline=None)

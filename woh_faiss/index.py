@@ -238,9 +238,10 @@ class WOHIndex(IndexReader):
         """`update` (or, without `learn`, `add`) each chunk in turn, yielding its round once committed.
 
         A chunk that is in the index already is skipped, so that what was interrupted goes on where it was:
-        one whose SHA-256 a round has, as often as rounds have it. With "replace" only if its items are still
-        those of that round. Where all inputs are chunk files, each is read and checked before the first is
-        committed, so that a bad third one leaves the index as it was; others are checked chunk by chunk.
+        one whose SHA-256 a round has, as often as rounds have it. With another `on_duplicate` than "error"
+        items that have ids or keys are looked at one by one instead. Where all inputs are chunk files, each is
+        read and checked before the first is committed, so that a bad third one leaves the index as it was;
+        others are checked chunk by chunk.
 
         Parameters
         ----------

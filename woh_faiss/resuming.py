@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .chunks import Chunk
 from .errors import InputError
 from .growing import Grower, digest
-from .naming import OnDuplicate, check_policy, names
+from .naming import OnDuplicate, check_policy
 from .store import Round, Store
 
 if TYPE_CHECKING:
@@ -60,31 +60,24 @@ def extended(
 
 
 class Known:
-    """The chunks that an index has, each as often as it has it; `again` is to know of none."""
+    """The chunks that an index has, each as often as it has it; `again` is to know of none.
+
+    With another policy than "error" no chunk is known whose items have names: they are looked at one by one.
+    """
 
     def __init__(self, store: Store, on_duplicate: OnDuplicate, again: bool) -> None:
-        self._store, self._replacing = store, on_duplicate == "replace"
+        self._by_name = on_duplicate != "error"
         self._rounds: dict[str, list[Round]] = {}
         for done in [] if again else store.rounds():
             for chunk_hash in done.chunk_hash.split():  # `build` puts several chunks into round 1
                 self._rounds.setdefault(chunk_hash, []).append(done)
 
     def take(self, chunk_hash: str, chunk: Chunk) -> Round | None:
-        """The round that has the chunk, which from now on is there once less; None if it is to be taken in.
-
-        What replaces items is let in unless they are all as that round left them: it may be a way back.
-        """
-        rounds = self._rounds.get(chunk_hash, [])
-        if not rounds or (self._replacing and not self._untouched(chunk, {done.round for done in rounds})):
+        """The round that has the chunk, which from then on is there once less; None to take it in."""
+        if self._by_name and (chunk.ids is not None or chunk.keys is not None):
             return None
-        return rounds.pop(0)
-
-    def _untouched(self, chunk: Chunk, rounds: set[int]) -> bool:
-        ids, keys = names(chunk)
-        if ids is None and keys is None:
-            return True
-        found = self._store.find(ids) if ids is not None else self._store.find_keys(keys or [])
-        return len(found) == len(chunk) and all(item.round in rounds for item in found.values())
+        rounds = self._rounds.get(chunk_hash)
+        return rounds.pop(0) if rounds else None
 
 
 def _check_widths(d: int | None, inputs: Inputs) -> None:

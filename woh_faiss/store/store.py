@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -215,10 +215,6 @@ class Store:
     def find(self, ids: ArrayLike) -> dict[int, Item]:
         """See :meth:`View.find`."""
         return self.view.find(ids)
-
-    def find_keys(self, keys: Sequence[str]) -> dict[int, Item]:
-        """See :meth:`View.find_keys`."""
-        return self.view.find_keys(keys)
 
     def id_of_key(self, key: str) -> int | None:
         """See :meth:`View.id_of_key`."""

@@ -81,10 +81,6 @@ class View:
         # Sorted and without repeats: each leaf of the table is visited once. Beyond int64 is never there.
         return self._found("id", sorted({id_ for id_ in asked if -(2**63) <= id_ < 2**63}))
 
-    def find_keys(self, keys: Sequence[str]) -> dict[int, Item]:
-        """The items with these keys, by id, without those that are not there."""
-        return self._found("key", sorted(set(keys)))
-
     def id_of_key(self, key: str) -> int | None:
         """The id of the item with this key, None if no item has it."""
         return next(iter(self._found("key", [key])), None)
