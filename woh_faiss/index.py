@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numpy.typing import ArrayLike
 
 from . import codes
-from .chunks import Chunk, joined
+from .chunks import Chunk, gathered, joined
 from .config import WOHConfig
 from .errors import InputError, StoreError
 from .reading import IndexReader
@@ -97,7 +97,8 @@ class WOHIndex(IndexReader):
         shutil.rmtree(unfinished, ignore_errors=True)  # of a killed build that had this process id
         try:
             with cls.create(unfinished, config, **hyper) as index:
-                for parts in _gathered(chunks) if index.config.start == "semantic" else _alone(chunks):
+                least = FIRST_ROUND if index.config.start == "semantic" else 1
+                for parts in gathered(chunks, least):
                     index._learn_parts(parts, word_vectors)
             publish(unfinished, final)
         finally:
@@ -239,9 +240,9 @@ class WOHIndex(IndexReader):
 
         A chunk that is in the index already is skipped, so that what was interrupted goes on where it was:
         one whose SHA-256 a round has, as often as rounds have it. With another `on_duplicate` than "error"
-        items that have ids or keys are looked at one by one instead. Where all inputs are chunk files, each is
-        read and checked before the first is committed, so that a bad third one leaves the index as it was;
-        others are checked chunk by chunk.
+        items that have ids or keys are looked at one by one instead. Where all inputs are chunk files, each
+        is read and checked before the first is committed, so that a bad third one leaves the index as it
+        was; others are checked chunk by chunk.
 
         Parameters
         ----------
@@ -303,34 +304,6 @@ def _unfinished(final: Path) -> Path:
     """Where an index is built until it gets its name: beside it, hidden, with a name that is short."""
     of_name = hashlib.blake2b(os.fsencode(final.name), digest_size=4).hexdigest()
     return final.with_name(f".woh-index-{of_name}.building-{os.getpid()}")
-
-
-def _alone(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Each chunk by itself."""
-    return ([chunk] for chunk in chunks)
-
-
-def _gathered(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """The chunks, the first ones together until they have `FIRST_ROUND` items; those that name items
-    otherwise than the first are not put to it."""
-    waiting: list[Chunk] = []
-    rest = iter(chunks)
-    for chunk in rest:
-        if waiting and _naming(chunk) != _naming(waiting[0]):
-            yield waiting
-            waiting = []
-            yield [chunk]
-            break
-        waiting.append(chunk)
-        if sum(map(len, waiting)) >= FIRST_ROUND:
-            break
-    if waiting:
-        yield waiting
-    yield from _alone(rest)
-
-
-def _naming(chunk: Chunk) -> tuple[bool, ...]:
-    return chunk.ids is None, chunk.keys is None, chunk.tags is None
 
 
 def _as_chunk(
