@@ -54,6 +54,8 @@ def at(where: str, start: int) -> Iterator[None]:
     try:
         yield
     except InputError as error:
+        if str(error).startswith(where):
+            raise
         counted = f" (rows are counted from row {start} of the file)" if start else ""
         raise InputError(f"{where}: {error}{counted}") from error
     except MemoryError as error:
