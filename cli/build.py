@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .errors import one_line_errors
 from .options import (
+    again_option,
+    chunk_size_option,
     chunks_argument,
+    column_options,
+    config_options,
     index_option,
     on_duplicate_option,
-    preset_option,
     progress,
     word_vectors_option,
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from woh_faiss import Chunk
+    from woh_faiss.inputs import Inputs
     from woh_faiss.naming import OnDuplicate
     from woh_faiss.store import Round
 
@@ -26,53 +32,64 @@ if TYPE_CHECKING:
 @click.command()
 @chunks_argument
 @index_option
-@click.option("--bits", type=int, default=64, show_default=True, help="Code length, a multiple of 8.")
-@word_vectors_option
-@preset_option
+@config_options
+@chunk_size_option
+@column_options("features", "tags", "id", "key")
 @click.option(
-    "--anchors", type=int, default=1000, show_default=True, help="Items the features are compared with."
-)
-@click.option(
-    "--min-count", type=int, default=2, show_default=True, help="Uses before a tag is learned from."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides every random draw.")
-@click.option(
-    "--keep-models",
-    type=int,
-    default=2,
-    show_default=True,
-    help="Newest models to keep: how far rollback can go.",
+    "--first",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Learn the first N chunks only; 'update' with the same inputs goes on.",
 )
 @one_line_errors
 def build(
     chunks: Sequence[Path],
     index_path: Path,
-    bits: int,
+    config: dict[str, Any],
     word_vectors: Path | None,
-    preset: str,
-    anchors: int,
-    min_count: int,
-    seed: int,
-    keep_models: int,
+    chunk_size: int | None,
+    columns: dict[str, str | None],
+    first: int | None,
 ) -> None:
     """Make a new index and learn each CHUNK; the first ones together, until round 1 has 2,000 items.
 
-    A CHUNK is an .npz file, or a folder of .npy files, with features and tags. Without --word-vectors the
-    vectors of tags are learned from the first chunk. On any error no index is left behind.
+    A CHUNK is an .npz file or a folder of .npy files with features and tags. Or it is a Parquet, Arrow,
+    Feather, HDF5 or .mat file, a folder of Parquet files, or one of embeddings (img_emb with metadata): these
+    are read --chunk-size items at a time. Without --word-vectors the vectors of tags are learned from the
+    first chunk. On any error no index is left behind.
 
     \b
     Example:
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
+        woh-index build photos.parquet --first 1 && woh-index update photos.parquet
     """
-    from woh_faiss import WOHConfig, WOHIndex, WordVectors, read_chunk
+    inputs = opened(chunks, columns, chunk_size, learn=True)
+    total = len(inputs) if first is None else min(first, len(inputs))
+    learn_anew(islice(inputs, first), total, index_path, config, word_vectors)
+
+
+def opened(
+    chunks: Sequence[Path], columns: dict[str, str | None], chunk_size: int | None, learn: bool
+) -> Inputs:
+    """The inputs, and a note about each whose columns were guessed."""
+    from woh_faiss.inputs import Columns, open_inputs
+
+    inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn)
+    for line in inputs.guessed(Columns(**columns)):
+        click.echo(f"note: {line}", err=True)
+    return inputs
+
+
+def learn_anew(
+    chunks: Iterable[Chunk], total: int, index_path: Path, hyper: dict[str, Any], word_vectors: Path | None
+) -> None:
+    """A new index that has learned the chunks, and a line about each round."""
+    from woh_faiss import WOHConfig, WOHIndex, WordVectors
     from woh_faiss.index import FIRST_ROUND
 
-    config = WOHConfig(
-        bits=bits, preset=preset, anchors=anchors, min_count=min_count, seed=seed, keep_models=keep_models
-    )
+    config = WOHConfig(**hyper)
     vectors = WordVectors.open(word_vectors) if word_vectors else None
-    chunks_read = progress(map(read_chunk, chunks), len(chunks))
-    with WOHIndex.build(index_path, chunks_read, config, word_vectors=vectors) as index:
+    with WOHIndex.build(index_path, progress(chunks, total), config, word_vectors=vectors) as index:
         rounds = index.rounds()
     for round_ in rounds:
         report(round_)
@@ -87,36 +104,60 @@ def build(
 @chunks_argument
 @index_option
 @word_vectors_option
+@chunk_size_option
+@column_options("features", "tags", "id", "key")
 @on_duplicate_option
+@again_option
 @one_line_errors
 def update(
-    chunks: Sequence[Path], index_path: Path, word_vectors: Path | None, on_duplicate: OnDuplicate
+    chunks: Sequence[Path],
+    index_path: Path,
+    word_vectors: Path | None,
+    chunk_size: int | None,
+    columns: dict[str, str | None],
+    on_duplicate: OnDuplicate,
+    again: bool,
 ) -> None:
-    """Learn each CHUNK as one more round and append its codes.
+    """Learn each CHUNK as one more round and append its codes; CHUNKs are as for build.
 
-    The vectors of known tags are kept in the index: --word-vectors is needed only for tags that are new,
-    and without it those take the mean vector of the tags they occur with.
+    A chunk that is in the index already is skipped: an update that was interrupted is given again as it was,
+    and goes on. The vectors of known tags are kept in the index: --word-vectors is needed only for tags that
+    are new, and without it those take the mean vector of the tags they occur with.
 
     \b
     Example:
         woh-index update chunk-001.npz chunk-002.npz
+        woh-index update photos/ --tags-column keywords
     """
     from woh_faiss import WOHIndex, WordVectors
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.open(index_path) as index:
-        done = index.extend(chunks, word_vectors=vectors, on_duplicate=on_duplicate)
-        for round_ in progress(done, len(chunks)):
+        inputs = opened(chunks, columns, chunk_size, learn=True)
+        done = index.extend(inputs, word_vectors=vectors, on_duplicate=on_duplicate, again=again, note=_note)
+        for round_ in progress(done, len(inputs)):
             report(round_)
 
 
 @click.command()
 @chunks_argument
 @index_option
+@chunk_size_option
+@column_options("features", "tags", "id", "key")
 @on_duplicate_option
+@again_option
 @one_line_errors
-def add(chunks: Sequence[Path], index_path: Path, on_duplicate: OnDuplicate) -> None:
+def add(
+    chunks: Sequence[Path],
+    index_path: Path,
+    chunk_size: int | None,
+    columns: dict[str, str | None],
+    on_duplicate: OnDuplicate,
+    again: bool,
+) -> None:
     """Encode each CHUNK with the newest hash function and append its codes; no tags are needed.
+
+    CHUNKs are as for build; one that is in the index already is skipped.
 
     \b
     Example:
@@ -125,8 +166,14 @@ def add(chunks: Sequence[Path], index_path: Path, on_duplicate: OnDuplicate) -> 
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        for round_ in progress(index.extend(chunks, learn=False, on_duplicate=on_duplicate), len(chunks)):
+        inputs = opened(chunks, columns, chunk_size, learn=False)
+        done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, again=again, note=_note)
+        for round_ in progress(done, len(inputs)):
             report(round_)
+
+
+def _note(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def report(round_: Round) -> None:

@@ -6,6 +6,7 @@ The library is imported inside the commands, so that --help and --version answer
 from __future__ import annotations
 
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -14,6 +15,7 @@ COMMANDS = {
     "build": "build",
     "update": "build",
     "add": "build",
+    "import": "importing",
     "remove": "life",
     "query": "query",
     "info": "info",
@@ -37,7 +39,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name]}", __package__)
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name + "_" * iskeyword(cmd_name))
         return command
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ index_option = click.option(
     help="Folder of the index.",
 )
 
-#: Chunk files: .npz, or folders of .npy.
+#: Whatever holds chunks: files of several formats, and folders of them.
 chunks_argument = click.argument(
     "chunks", nargs=-1, required=True, metavar="CHUNK...", type=click.Path(path_type=Path, readable=False)
 )
@@ -55,6 +56,76 @@ on_duplicate_option = click.option(
     show_default=True,
     help="What to do with items whose id or key is in the index.",
 )
+
+
+again_option = click.option(
+    "--again", is_flag=True, help="Take chunks in that are in the index already, too; else they are skipped."
+)
+
+chunk_size_option = click.option(
+    "--chunk-size",
+    type=click.IntRange(min=1),
+    help="Items of a chunk.  [default: 2000; all of an .npz or .npy]",
+)
+
+_COLUMNS = {
+    "features": "lists of numbers",
+    "tags": "lists of text, text, or a caption; '' for none",
+    "id": "whole numbers; '' for none",
+    "key": "text; '' for none",
+}
+
+
+def column_options(*roles: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """--features-column and the like, gathered into one argument: columns, by role."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(*args: Any, **kwargs: Any) -> None:
+            command(*args, columns={role: kwargs.pop(f"{role}_column") for role in roles}, **kwargs)
+
+        for role in reversed(roles):
+            told = f"Column (dataset, variable) of {role}: {_COLUMNS[role]}.  [default: by its name]"
+            run = click.option(f"--{role}-column", metavar="NAME", help=told)(run)
+        return run
+
+    return decorate
+
+
+def config_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What a new index is made with, gathered into one argument: config, for WOHConfig."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        names = ("bits", "preset", "anchors", "min_count", "seed", "keep_models")
+        command(*args, config={name: kwargs.pop(name) for name in names}, **kwargs)
+
+    options = [
+        click.option("--bits", type=int, default=64, show_default=True, help="Code length, a multiple of 8."),
+        word_vectors_option,
+        preset_option,
+        click.option(
+            "--anchors",
+            type=int,
+            default=1000,
+            show_default=True,
+            help="Items the features are compared with.",
+        ),
+        click.option(
+            "--min-count", type=int, default=2, show_default=True, help="Uses before a tag is learned from."
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Decides every random draw."),
+        click.option(
+            "--keep-models",
+            type=int,
+            default=2,
+            show_default=True,
+            help="Newest models to keep: how far rollback can go.",
+        ),
+    ]
+    for option in reversed(options):
+        run = option(run)
+    return run
 
 
 def print_json(record: Any) -> None:

@@ -18,6 +18,7 @@ import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from numpy.lib import format as npy
 
 from woh_faiss import WOHIndex, WordVectors, read_chunk
 from woh_faiss.errors import StoreError, WOHError
+from woh_faiss.inputs import open_inputs
 from woh_faiss.reading import IndexReader
+from woh_faiss.store import read_floats
 
 #: Memory a file may take: twice its size and this.
 ALLOWANCE = 16 << 20
@@ -206,7 +209,29 @@ def try_index(path: Path) -> Iterator[Callable[[], Any]]:
     yield from (add, update, remove, replace, again, compact, rollback)
 
 
-TARGETS = {"chunk": try_chunk, "vectors": try_vectors, "reading": try_reading, "index": try_index}
+def try_inputs(path: Path) -> Iterator[Callable[[], Any]]:
+    """Whatever `update` takes, in chunks of 5."""
+    yield lambda: [len(chunk) for chunk in open_inputs([path], learn=True, chunk_size=5)]
+
+
+def try_faiss(path: Path) -> Iterator[Callable[[], Any]]:
+    def look() -> None:
+        found = read_floats(path)
+        assert found.vectors.ndim == 2
+        assert found.ids is None or found.ids.shape == found.vectors.shape[:1]
+        found.vectors.tobytes(), None if found.ids is None else found.ids.tobytes()
+
+    yield look
+
+
+TARGETS = {
+    "inputs": try_inputs,
+    "faiss": try_faiss,
+    "chunk": try_chunk,
+    "vectors": try_vectors,
+    "reading": try_reading,
+    "index": try_index,
+}
 
 
 def attempt(target: str, path: Path) -> list[str]:
@@ -218,7 +243,7 @@ def attempt(target: str, path: Path) -> list[str]:
         except WOHError as error:
             message = str(error)
             # What is wrong with a question to an index names no file.
-            about_a_file = target in ("chunk", "vectors") or isinstance(error, StoreError)
+            about_a_file = target in ("chunk", "vectors", "inputs", "faiss") or isinstance(error, StoreError)
             named = not about_a_file or str(path) in message or "the catalogue" in message
             if not (message.isprintable() and named):
                 raise AssertionError(f"not one line that names {path}: {message}") from error
@@ -277,6 +302,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     import gensim.models  # noqa: F401 - what a first use imports is no file's memory
     import scipy.linalg  # noqa: F401
+
+    with suppress(ImportError):
+        import h5py  # noqa: F401
+        import pyarrow.dataset
+        import pyarrow.parquet  # noqa: F401
 
     for line in sys.stdin:
         target, path = json.loads(line)

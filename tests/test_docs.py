@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from woh_faiss.config import PRESETS, WOHConfig
 from woh_faiss.kernel import Kernel
@@ -130,9 +131,30 @@ def test_the_readme_s_commands_run(copy):
         assert done.returncode == 0, (command, done.stderr)
 
 
+def test_the_inputs_page_runs_and_says_what_it_shows(tmp_path, monkeypatch):
+    """Blocks in order, in one folder; every line shown is among those printed."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    names, commands, compared = {}, set(), 0
+    for language, text in re.findall(r"```(console|python)\n(.*?)```", page("inputs.md"), flags=re.DOTALL):
+        if language == "python":
+            exec(text, names)  # noqa: S102
+            continue
+        for step in re.split(r"^\$ woh-index ", text, flags=re.MULTILINE)[1:]:
+            command, *shown = step.splitlines()
+            done = CliRunner().invoke(main, shlex.split(command))
+            assert done.exit_code == 0, (command, done.output)
+            assert set(filter(None, shown)) <= set(done.stderr.splitlines()), (command, done.stderr)
+            commands.add(command.split()[0])
+            compared += len(shown)
+    assert commands == {"build", "update", "import"}
+    assert compared == 7
+
+
 #: How lines begin that hold on every machine.
 STEADY = (
-    *("round ", "note: ", "Error: ", "  ntotal", "  rounds", "  tags  "),
+    *("round ", "chunk ", "note: ", "Error: ", "  ntotal", "  rounds", "  tags  "),
     *("2 items removed", "2 items erased", "index.woh is sound", "back after round"),
 )
 
@@ -166,4 +188,4 @@ def test_the_tutorial_runs_and_says_what_it_shows(copy):
                 if line.startswith(STEADY):
                     assert timeless(line) in lines, (command, line, lines)
                     compared += 1
-    assert compared == 17
+    assert compared == 18

@@ -6,7 +6,7 @@ Everything a user may hand in is checked here, once; inner modules trust a `Chun
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from .chunk_files import read_arrays, shown
 from .errors import InputError
 from .tag_lists import TagLists, tag_lists
 
-__all__ = ["Chunk", "TagLists", "joined", "read_chunk"]
+__all__ = ["Chunk", "TagLists", "gathered", "joined", "read_chunk"]
 
 #: More classes than this need a multi-hot matrix.
 MOST_CLASSES = 1 << 16
@@ -137,7 +137,7 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
     try:
         return Chunk.of(
             arrays["features"],
-            _stored_tags(arrays),
+            stored_tags(arrays),
             ids=arrays.get("ids"),
             keys=arrays.get("keys"),
             labels=arrays.get("labels"),
@@ -195,7 +195,33 @@ def joined(chunks: Sequence[Chunk], names: Sequence[str] | None = None, *, own_n
     )
 
 
-def _stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+def gathered(chunks: Iterable[Chunk], least: int) -> Iterator[list[Chunk]]:
+    """The chunks one by one, but for the first ones, which are together until they have `least` items.
+
+    Those that name items otherwise than the first are not put to it.
+    """
+    waiting: list[Chunk] = []
+    rest = iter(chunks)
+    for chunk in rest:
+        if waiting and _naming(chunk) != _naming(waiting[0]):
+            yield waiting
+            waiting = []
+            yield [chunk]
+            break
+        waiting.append(chunk)
+        if sum(map(len, waiting)) >= least:
+            break
+    if waiting:
+        yield waiting
+    yield from ([chunk] for chunk in rest)
+
+
+def _naming(chunk: Chunk) -> tuple[bool, ...]:
+    return chunk.ids is None, chunk.keys is None, chunk.tags is None
+
+
+def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+    """The tags of an .npz or a folder, in whatever form its arrays have them; None for none."""
     names = arrays.get("tag_names")
     parts = [key for key in _CSR if key in arrays]
     if "tags" in arrays:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
-from .chunks import Chunk, read_chunk
+from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError
 from .hasher import Hasher
@@ -22,7 +21,6 @@ from .kernel import blocks
 from .naming import (
     Named,
     OnDuplicate,
-    check_policy,
     free_ids,
     match,
     names,
@@ -61,9 +59,14 @@ class Grower:
         self._at_state: tuple[str | None, int] = None, 0
 
     def update(
-        self, chunk: Chunk, word_vectors: WordVectors | None, timeout: float, on_duplicate: OnDuplicate
+        self,
+        chunk: Chunk,
+        word_vectors: WordVectors | None,
+        timeout: float,
+        on_duplicate: OnDuplicate,
+        chunk_hash: str | None = None,
     ) -> Round:
-        """Learn `chunk` and append it; see `WOHIndex.update`."""
+        """Learn `chunk` and append it; see `WOHIndex.update`. `chunk_hash` is its `digest`, if known."""
         if chunk.tags is None:
             raise InputError(
                 "the chunk has no tags to learn from; 'woh-index add' (WOHIndex.add) only encodes it"
@@ -71,7 +74,7 @@ class Grower:
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
-                return self._nothing_new(chunk, named, writing)
+                return self._nothing_new(chunk_hash or digest(chunk), named, writing)
             trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
@@ -89,7 +92,7 @@ class Grower:
                 model=trainer.state() if learned else None,
                 anchors=None if writing.has_anchors else trainer.anchors_,
                 tag_rows=trainer.vocabulary_.rows(trainer.touched_),
-                chunk_hash=digest(chunk),
+                chunk_hash=chunk_hash or digest(chunk),
                 health=codes.health(trainer.codes_) | asdict(trainer.coverage_) | _skipped(named),
                 remove=named.replaced,
                 numbered=named.numbered,
@@ -98,12 +101,14 @@ class Grower:
             self._trainer, self._at_state = trainer, (committed.fingerprint, committed.generation)
         return self._store.round(committed.round)
 
-    def add(self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate) -> Round:
-        """Encode `chunk` and append it; see `WOHIndex.add`."""
+    def add(
+        self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate, chunk_hash: str | None = None
+    ) -> Round:
+        """Encode `chunk` and append it; see `WOHIndex.add`. `chunk_hash` is its `digest`, if known."""
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
-                return self._nothing_new(chunk, named, writing)
+                return self._nothing_new(chunk_hash or digest(chunk), named, writing)
             started = time.perf_counter()
             self._check(writing.snapshot)
             packed = self._hasher().encode(named.chunk.features)
@@ -116,14 +121,14 @@ class Grower:
                 tags=[[]] * len(packed) if tags is None else normalised(tags),
                 trained=0,
                 seconds=time.perf_counter() - started,
-                chunk_hash=digest(chunk),
+                chunk_hash=chunk_hash or digest(chunk),
                 health=codes.health(packed) | _skipped(named),
                 remove=named.replaced,
                 numbered=named.numbered,
             )
         return self._store.round(committed.round)
 
-    def _nothing_new(self, chunk: Chunk, named: Named, writing: Writing) -> Round:
+    def _nothing_new(self, chunk_hash: str, named: Named, writing: Writing) -> Round:
         """A round all of whose items were skipped: one a chunk, whatever is in it."""
         committed = writing.commit(
             kind="encoded",
@@ -133,7 +138,7 @@ class Grower:
             tags=[],
             trained=0,
             seconds=0.0,
-            chunk_hash=digest(chunk),
+            chunk_hash=chunk_hash,
             health=_skipped(named),
         )
         return self._store.round(committed.round)
@@ -148,22 +153,18 @@ class Grower:
                 writing.remove(found)
         return len(found)
 
-    def check(
-        self, paths: Sequence[str | os.PathLike[str]], learn: bool, on_duplicate: OnDuplicate = "error"
-    ) -> None:
-        """Refuse what would stop these chunk files after the first: widths, tags, keys, ids given or not.
+    def check(self, chunks: Iterable[tuple[str, Chunk]], learn: bool, on_duplicate: OnDuplicate) -> None:
+        """Refuse what would stop these (file, chunk) after the first: widths, tags, keys, ids given or not.
 
         Keeps names, not features, so that it needs the memory of one chunk.
         """
-        check_policy(on_duplicate)
         self._store.refresh()
-        d = self._hasher().d if self._store.snapshot.model else None
+        d = self.width()
         seen: dict[int | str, str] = {}
         pairs: dict[int | str, tuple[int, str]] = {}  # ids and keys that came together, by either
         next_id, numbered = self._store.snapshot.next_id, list[tuple[int, int, str]]()
         with self._store.writing() as writing:
-            for path in [os.fsdecode(path) for path in paths]:
-                chunk = read_chunk(path)
+            for path, chunk in chunks:
                 d = validate.features(chunk.features[:0], d=d, name=f"{path}: features").shape[1]
                 if learn and chunk.tags is None:
                     raise InputError(f"{path} has no tags to learn from; 'woh-index add' only encodes it")
@@ -197,6 +198,10 @@ class Grower:
                             f"{kind} {name!r} is both in {seen[name]} and in {path}; give it once"
                         )
                     seen[name] = path
+
+    def width(self) -> int | None:
+        """Width of the features it takes, None while nothing was learned."""
+        return self._hasher().d if self._store.snapshot.model else None
 
     def _check(self, snapshot: Snapshot) -> None:
         """Refuse to go on with a model that is not what was committed: codes stay for ever. Once a model."""

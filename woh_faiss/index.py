@@ -6,14 +6,14 @@ import hashlib
 import operator
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
 from . import codes
-from .chunks import Chunk, joined, read_chunk
+from .chunks import Chunk, gathered, joined
 from .config import WOHConfig
 from .errors import InputError, StoreError
 from .reading import IndexReader
@@ -21,6 +21,7 @@ from .store import Round, Store, publish
 
 if TYPE_CHECKING:
     from .growing import Grower
+    from .inputs import Inputs
     from .naming import OnDuplicate
     from .vectors import WordVectors
 
@@ -96,8 +97,9 @@ class WOHIndex(IndexReader):
         shutil.rmtree(unfinished, ignore_errors=True)  # of a killed build that had this process id
         try:
             with cls.create(unfinished, config, **hyper) as index:
-                for chunk in _gathered(chunks) if index.config.start == "semantic" else chunks:
-                    index.update(chunk, word_vectors=word_vectors)
+                least = FIRST_ROUND if index.config.start == "semantic" else 1
+                for parts in gathered(chunks, least):
+                    index._learn_parts(parts, word_vectors)
             publish(unfinished, final)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -226,25 +228,57 @@ class WOHIndex(IndexReader):
 
     def extend(
         self,
-        paths: Sequence[str | os.PathLike[str]],
+        inputs: Inputs | Sequence[str | os.PathLike[str]],
         *,
         learn: bool = True,
         word_vectors: WordVectors | None = None,
         on_duplicate: OnDuplicate = "error",
+        again: bool = False,
+        note: Callable[[str], object] | None = None,
     ) -> Iterator[Round]:
-        """`update` (or, without `learn`, `add`) each chunk file in turn, yielding its round once committed.
+        """`update` (or, without `learn`, `add`) each chunk in turn, yielding its round once committed.
 
-        Every file is read and checked before the first one is committed, so that a bad third chunk leaves
-        the index as it was. Errors as `update` and `add`, and InputError for a file that cannot be read.
+        A chunk that is in the index already is skipped, so that what was interrupted goes on where it was:
+        one whose SHA-256 a round has, as often as rounds have it. With another `on_duplicate` than "error"
+        items that have ids or keys are looked at one by one instead. Where all inputs are chunk files, each
+        is read and checked before the first is committed, so that a bad third one leaves the index as it
+        was; others are checked chunk by chunk.
+
+        Parameters
+        ----------
+        inputs : Inputs, or paths
+            What `inputs.open_inputs` gives; paths are opened so, with columns guessed.
+        again : bool
+            Skip no chunk.
+        note : callable, optional
+            Is given a line about each chunk that is skipped.
+
+        Raises
+        ------
+        InputError, LockedError, StoreError
+            As `update`, `add` and `open_inputs`.
         """
-        if len(paths) > 1:
-            self._grow.check(paths, learn, on_duplicate)
-        for path in paths:
-            chunk = read_chunk(path)
-            if learn:
-                yield self.update(chunk, word_vectors=word_vectors, on_duplicate=on_duplicate)
-            else:
-                yield self.add(chunk, on_duplicate=on_duplicate)
+        from .inputs import Inputs, open_inputs
+        from .resuming import extended
+
+        opened = inputs if isinstance(inputs, Inputs) else open_inputs(inputs, learn=learn)
+        return extended(
+            self._store,
+            self._grow,
+            opened,
+            learn=learn,
+            word_vectors=word_vectors,
+            on_duplicate=on_duplicate,
+            again=again,
+            note=note,
+        )
+
+    def _learn_parts(self, parts: list[Chunk], word_vectors: WordVectors | None) -> None:
+        """Learn chunks together, as a round that says of each that it is in it."""
+        from .growing import digest
+
+        chunk_hash = " ".join(digest(part) for part in parts)
+        self._grow.update(joined(parts, own_names=True), word_vectors, 10.0, "error", chunk_hash)
 
     @property
     def _grow(self) -> Grower:
@@ -270,29 +304,6 @@ def _unfinished(final: Path) -> Path:
     """Where an index is built until it gets its name: beside it, hidden, with a name that is short."""
     of_name = hashlib.blake2b(os.fsencode(final.name), digest_size=4).hexdigest()
     return final.with_name(f".woh-index-{of_name}.building-{os.getpid()}")
-
-
-def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The chunks, the first ones joined until they have `FIRST_ROUND` items; those that name items
-    otherwise than the first are not joined to it."""
-    waiting: list[Chunk] = []
-    rest = iter(chunks)
-    for chunk in rest:
-        if waiting and _naming(chunk) != _naming(waiting[0]):
-            yield joined(waiting, own_names=True)
-            waiting = []
-            yield chunk
-            break
-        waiting.append(chunk)
-        if sum(map(len, waiting)) >= FIRST_ROUND:
-            break
-    if waiting:
-        yield joined(waiting, own_names=True)
-    yield from rest
-
-
-def _naming(chunk: Chunk) -> tuple[bool, ...]:
-    return chunk.ids is None, chunk.keys is None, chunk.tags is None
 
 
 def _as_chunk(

@@ -60,7 +60,7 @@ class Mat73:
                 raise InputError(
                     f"{here} is {self.variables[name]}, expected a full matrix of real numbers, a row an item"
                 )
-            _checked_storage(node, here)
+            checked_storage(node, here)
             return _Turned(self, name, tuple(node.shape)[::-1])
 
     def slice(self, name: str, rows: slice) -> NDArray[Any]:
@@ -108,11 +108,12 @@ def _text73(node: Any, here: str) -> str:
 
 
 def _whole(node: Any, here: str) -> NDArray[Any]:
-    _checked_storage(node, here)
+    checked_storage(node, here)
     return np.asarray(node[()])
 
 
-def _checked_storage(node: Any, here: str) -> None:
+def checked_storage(node: Any, here: str) -> None:
+    """InputError for data that lie in other files, or that claim far more than is stored."""
     if node.external is not None or node.is_virtual:
         raise InputError(f"{here} lies in other files; save it whole")
     no_bomb(here, math.prod(node.shape) * node.dtype.itemsize, node.id.get_storage_size())

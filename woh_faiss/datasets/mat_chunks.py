@@ -82,7 +82,7 @@ def read_mat(
     if features is None:
         if tags is not None or labels is not None:
             raise InputError(f"features is not given, but tags or labels are; {mat.where} holds {told(mat)}")
-        names = _usual(mat, part)
+        names = usual(mat, part)
     elif part is not None:
         raise InputError(f"part is {validate.short(part)} and features is given too; give one of them")
     else:
@@ -90,7 +90,7 @@ def read_mat(
     X = mat.rows(names.features)
     n = X.shape[0]
     try:
-        lists = None if names.tags is None else _tags(mat, names.tags, n, tag_names)
+        lists = None if names.tags is None else tags_of(mat, names.tags, n, tag_names)
         marks = None if names.labels is None else _labels(mat, names.labels, n)
         return Chunk.of(X if isinstance(X, np.ndarray) else X[0:n], lists, labels=marks)
     except InputError as error:
@@ -133,7 +133,8 @@ def _parts(mat: Mat) -> dict[str, Names]:
     }
 
 
-def _usual(mat: Mat, part: str | None) -> Names:
+def usual(mat: Mat, part: str | None) -> Names:
+    """The variables of a part by their usual names; InputError where they are not there or not clear."""
     if part is not None and part not in USUAL:
         raise InputError(f"part is {validate.short(part)}, expected one of {', '.join(USUAL)}")
     found = _parts(mat)
@@ -151,7 +152,8 @@ def _usual(mat: Mat, part: str | None) -> Names:
     return Names(names.features, *(name if name in mat.variables else None for name in names[1:]))
 
 
-def _tags(mat: Mat, name: str, n: int, tag_names: str | Sequence[str] | None) -> TagLists:
+def tags_of(mat: Mat, name: str, n: int, tag_names: str | Sequence[str] | None = None) -> TagLists:
+    """The tags that a 0/1 variable, full or sparse, gives n items."""
     matrix = mat.read(name)
     if matrix.shape[:1] != (n,):  # before anything that many is made of a sparse one
         raise InputError(f"tags have shape {matrix.shape} for {n} rows of features; give one a row")

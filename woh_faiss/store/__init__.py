@@ -7,6 +7,7 @@ or under a new name, so a process may die anywhere and readers never see half an
 from __future__ import annotations
 
 from .files import publish
+from .floatfile import FloatVectors, read_floats
 from .model import Model
 from .records import Item, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
@@ -20,7 +21,9 @@ __all__ = [
     "Round",
     "Item",
     "Model",
+    "FloatVectors",
     "publish",
+    "read_floats",
     "NO_DISTANCE",
     "NO_ID",
 ]

@@ -1,0 +1,12 @@
+"""Data as people have it, as chunks: Parquet, Arrow and Feather, HDF5, .mat, folders of embeddings, .npz.
+
+Files are read a chunk at a time. pyarrow and h5py are imported when a file needs them.
+"""
+
+from __future__ import annotations
+
+from .columns import Columns
+from .opening import Inputs, Piece, open_inputs
+from .sources import CHUNK_SIZE
+
+__all__ = ["CHUNK_SIZE", "Columns", "Inputs", "Piece", "open_inputs"]

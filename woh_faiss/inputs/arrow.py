@@ -1,0 +1,243 @@
+"""Parquet and Arrow files (Feather is one), and folders of them, in batches: never a file at a time.
+
+pyarrow is imported in the functions that need it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO, shown
+from woh_faiss.chunks import Chunk
+from woh_faiss.errors import InputError
+
+from . import arrow_values as values
+from .columns import Columns, Offer, choose, natural
+from .sources import Source, at, chunk_at, damage
+
+#: What such files are called in a folder; alone, a file's first bytes decide.
+SUFFIXES = (".parquet", ".parq", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
+#: Bytes read at a time of each column, and rows of a batch.
+_BUFFER, _ROWS = 1 << 20, 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A Parquet or Arrow file: its schema and rows were read, its data are when they are asked for.
+
+    Attributes
+    ----------
+    format : "parquet", "file" or "stream"
+        The latter two are Arrow's.
+    """
+
+    path: Path
+    where: str
+    format: str
+    schema: Any
+    n: int
+
+    def tables(self, names: list[str], size: int | None) -> Iterator[Any]:
+        """Its rows, `size` at a time, with these columns only."""
+        import pyarrow as pa
+
+        size = size or self.n
+        waiting: list[Any] = []
+        have = 0
+        for batch in self._batches(names, min(size, _ROWS)):
+            while batch.num_rows:
+                part = batch.slice(0, size - have)
+                batch = batch.slice(part.num_rows)
+                waiting.append(part)
+                have += part.num_rows
+                if have == size:
+                    yield pa.Table.from_batches(waiting)
+                    waiting, have = [], 0
+        if have:
+            yield pa.Table.from_batches(waiting)
+
+    def _batches(self, names: list[str], rows: int) -> Iterator[Any]:
+        with damage(self.where), _opened(self.path, self.format, names, self.schema) as reader:
+            if self.format == "parquet":
+                found = reader.iter_batches(rows, columns=names, use_threads=False)
+            elif self.format == "file":
+                found = (reader.get_batch(i) for i in range(reader.num_record_batches))
+            else:
+                found = iter(reader)
+            read = 0
+            for batch in found:
+                batch = batch.select(names)
+                batch.validate(full=True)  # an Arrow file's offsets point wherever its bytes say
+                read += batch.num_rows
+                yield batch
+            if read != self.n:
+                raise InputError(f"{self.where} has {read} rows, it said {self.n}; copy or write it again")
+
+
+def open_table(path: Path) -> Table:
+    """A Parquet or Arrow file, by its first bytes.
+
+    Raises
+    ------
+    InputError
+        It is damaged, encrypted, of Feather's first version, or pyarrow is not there.
+    """
+    where = shown(path)
+    _pyarrow(where)
+    with damage(where):
+        with path.open("rb") as stream:
+            start = stream.read(8)
+        if start.startswith(b"FEA1"):
+            raise InputError(f"{where} is Feather of version 1; write it again with version 2")
+        if start.startswith(b"PARE"):
+            raise InputError(f"{where} is encrypted Parquet; write it again without a key")
+        format_ = "parquet" if start.startswith(b"PAR1") else "file" if start[:6] == b"ARROW1" else "stream"
+        with _opened(path, format_) as reader:
+            schema = reader.schema_arrow if format_ == "parquet" else reader.schema
+            if format_ == "parquet":
+                n = reader.metadata.num_rows
+            elif format_ == "file":
+                from pyarrow import dataset
+
+                n = dataset.dataset(str(path), format="ipc").count_rows()
+            else:
+                n = sum(batch.num_rows for batch in reader)
+        if n < 0:
+            raise InputError(f"{where} says that it has {n} rows; copy or write it again")
+    return Table(path, where, format_, schema, int(n))
+
+
+def is_arrow(start: bytes) -> bool:
+    """Whether a file that starts so is one of these."""
+    return start.startswith((b"PAR1", b"PARE", b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"))
+
+
+def _pyarrow(where: str) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise InputError(
+            f"{where} is Parquet or Arrow, which pyarrow reads: install woh-faiss[arrow]"
+        ) from None
+
+
+@contextmanager
+def _opened(path: Path, format_: str, names: list[str] | None = None, schema: Any = None) -> Iterator[Any]:
+    if format_ == "parquet":
+        from pyarrow import parquet
+
+        # Without a pre-buffer and with a small one: else a row group is read whole.
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file:
+            yield file
+        return
+    import pyarrow as pa
+
+    options = None
+    if names is not None:
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
+    with pa.memory_map(str(path)) as mapped:
+        opened = pa.ipc.open_file if format_ == "file" else pa.ipc.open_stream
+        with opened(mapped, options=options) as reader:
+            yield reader
+
+
+# ---- sources ---------------------------------------------------------------------------------------------
+
+
+def table_source(path: Path, wanted: Columns, learn: bool, fields: dict[str, str] | None = None) -> Source:
+    """The rows of one file; `fields` are what its folders' names say (``country=fr``)."""
+    table = open_table(path)
+    partition = fields or {}
+    extra = [Offer(name, "text", "in the folder's name") for name in partition]
+    offered = [offer for offer in values.offers(table.schema) if offer.name not in partition] + extra
+    needed = ("features", "tags") if learn else ("features",)
+    columns = choose(table.where, offered, wanted, needed)
+    assert columns.features is not None  # noqa: S101 - it was needed; this tells mypy
+    d = values.width(table.schema, columns.features)
+    if d is None and table.n:
+        with at(table.where, 0):
+            d = values.features(next(table.tables([columns.features], 1)).column(0)).shape[1]
+    _no_bomb(table, d or 0)
+
+    def read(size: int | None) -> Iterator[Chunk]:
+        start = 0
+        for part in table.tables(_names(columns, partition), size):
+            found = chunk_values(part, columns, table.where, start, partition)
+            if found["features"].shape[1] != d:
+                raise InputError(
+                    f"{table.where}: features from row {start} on have {found['features'].shape[1]} numbers, "
+                    f"those of row 0 {d}; give all items features of one width"
+                )
+            yield chunk_at(table.where, start, **found)
+            start += part.num_rows
+
+    return Source(table.where, table.n, d, columns, read)
+
+
+def chunk_values(
+    part: Any, columns: Columns, where: str, start: int, partition: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Arguments of `Chunk.of` from a table of rows from `start` on; what has no column is not among them."""
+    found: dict[str, Any] = {}
+    with at(where, start):
+        if columns.features is not None:
+            found["features"] = values.features(part.column(columns.features))
+        if columns.tags is not None and partition and columns.tags in partition:
+            text = partition[columns.tags]
+            found["tags"] = values.tags_of([[text] if text else []] * part.num_rows, "tags")
+        elif columns.tags is not None:
+            found["tags"] = values.tags(part.column(columns.tags), columns.tags)
+        if columns.id is not None:
+            found["ids"] = values.ids(part.column(columns.id))
+        if columns.key is not None:
+            found["keys"] = values.keys(part.column(columns.key))
+    return found
+
+
+def _names(columns: Columns, partition: dict[str, str]) -> list[str]:
+    return list(dict.fromkeys(name for name in columns if name is not None and name not in partition))
+
+
+def _no_bomb(table: Table, d: int) -> None:
+    """Before it is decoded: numbers that are real do not repeat a thousand times."""
+    claimed, stored = 2 * table.n * d, table.path.stat().st_size
+    if claimed > max(BOMB_BYTES, BOMB_RATIO * stored):
+        raise InputError(
+            f"{table.where} unpacks {stored} bytes to {table.n} times {d} numbers; it is damaged, or write "
+            "it uncompressed"
+        )
+
+
+def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[Source]:
+    """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next."""
+    found = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        found += [
+            Path(root, name)
+            for name in names
+            if name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
+        ]
+    found.sort(key=lambda path: [natural(part) for part in path.relative_to(folder).parts])
+    sources = []
+    for path in found:
+        parts = [part.partition("=") for part in path.relative_to(folder).parts[:-1]]
+        fields = {name: _partition_value(value) for name, sign, value in parts if sign}
+        sources.append(table_source(path, wanted, learn, fields))
+        wanted = Columns(*(name or "" for name in sources[0].columns))  # the same in every file
+    return sources
+
+
+def _partition_value(text: str) -> str:
+    return "" if text == "__HIVE_DEFAULT_PARTITION__" else unquote(text)
+
+
+def has_tables(folder: Path) -> bool:
+    """Whether a folder, or one in it, holds such files."""
+    return any(name.lower().endswith(SUFFIXES) for _, _, names in os.walk(folder) for name in names)

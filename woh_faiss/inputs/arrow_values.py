@@ -1,0 +1,141 @@
+"""Arrow columns as what a chunk is made of: kinds of types, and values. Trusts that pyarrow is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss.errors import InputError
+from woh_faiss.tag_lists import TagLists
+
+from .columns import Offer, is_caption, words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def offers(schema: pa.Schema) -> list[Offer]:
+    """The columns of a schema."""
+    return [Offer(field.name, _kind(field.type), " ".join(str(field.type).split())[:60]) for field in schema]
+
+
+def _kind(type_: Any) -> str:
+    import pyarrow as pa
+
+    types = pa.types
+    type_ = _stored(type_)
+    if types.is_dictionary(type_):
+        type_ = type_.value_type
+    if types.is_integer(type_):
+        return "ints"
+    if _is_text(type_) or types.is_null(type_):  # of nulls alone is what pandas writes for no text at all
+        return "text"
+    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+        value = type_.value_type
+        if types.is_floating(value) or types.is_integer(value):
+            return "vectors"
+        if types.is_dictionary(value):
+            value = value.value_type
+        if _is_text(value) or types.is_null(value):
+            return "words"
+    return "other"
+
+
+def _is_text(type_: Any) -> bool:
+    return str(type_) in ("string", "large_string", "string_view")
+
+
+def _stored(type_: Any) -> Any:
+    """The type that an extension type, such as a tensor of fixed shape, is stored as."""
+    return getattr(type_, "storage_type", type_)
+
+
+def width(schema: pa.Schema, name: str) -> int | None:
+    """The length of a column's lists, where its type says it."""
+    return getattr(_stored(schema.field(name).type), "list_size", None)
+
+
+def features(column: Any) -> NDArray[Any]:
+    """(n, d) numbers of a column of lists, in their own dtype; InputError where their lengths differ."""
+    import pyarrow as pa
+
+    array = _one(column)
+    array = getattr(array, "storage", array)
+    n = len(array)
+    _no_nulls(array, "features")
+    if pa.types.is_fixed_size_list(array.type):
+        d = array.type.list_size
+    else:
+        lengths = np.diff(array.offsets.to_numpy())
+        d = int(lengths[0]) if n else 0
+        if (other := np.flatnonzero(lengths != d)).size:
+            raise InputError(
+                f"features of row {other[0]} have {lengths[other[0]]} numbers, those of row 0 {d}; "
+                "give all items features of one width"
+            )
+    values = array.flatten()
+    if values.null_count:
+        place = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+        raise InputError(
+            f"features of row {place // d} have a null in place {place % d}; repair or leave it out"
+        )
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(n, d)
+    return numbers
+
+
+def tags(column: Any, name: str) -> TagLists:
+    """Tags of a column of lists or of text; of a caption (by its `name`) the words."""
+    rows = column.to_pylist()
+    lists = [[tag for tag in row if tag is not None] if isinstance(row, list) else row for row in rows]
+    return tags_of(lists, name)
+
+
+def tags_of(rows: list[Any], name: str) -> TagLists:
+    """Tags of items that have each a list of text, a text or None; of a caption the words."""
+    if is_caption(name):
+        sentences = ("\n".join(row) if isinstance(row, list) else row or "" for row in rows)
+        return TagLists.from_lists([words(sentence) for sentence in sentences])
+    if any(isinstance(row, list) for row in rows):
+        return TagLists.from_lists([row or [] for row in rows])
+    return TagLists.from_strings([row or "" for row in rows])
+
+
+def ids(column: Any) -> NDArray[Any]:
+    """Ids of a column of whole numbers."""
+    array = _one(column)
+    _no_nulls(array, "id")
+    numbers: NDArray[Any] = _decoded(array).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def keys(column: Any) -> list[str]:
+    """Keys of a column of text, or of whole numbers as text."""
+    array = _one(column)
+    _no_nulls(array, "key")
+    return [str(value) for value in array.to_pylist()]
+
+
+def _one(column: Any) -> Any:
+    """A column as one array."""
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # as for older versions and for none
+        whole = whole.chunk(0) if whole.num_chunks == 1 else pa.concat_arrays(whole.chunks)
+    return whole
+
+
+def _decoded(array: Any) -> Any:
+    return array.dictionary_decode() if hasattr(array, "dictionary_decode") else array
+
+
+def _no_nulls(array: Any, what: str) -> None:
+    if array.null_count:
+        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise InputError(
+            f"{what} of row {row} is null; give every item one, or say another --{what}-column ('' for none)"
+            if what != "features"
+            else f"features of row {row} are null; repair or leave it out"
+        )

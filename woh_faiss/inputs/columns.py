@@ -1,0 +1,146 @@
+"""Which column holds features, tags, ids and keys: as told, or guessed from the names people use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from woh_faiss.errors import InputError
+from woh_faiss.validate import listed, short
+
+
+class Columns(NamedTuple):
+    """Names of columns: None is to be guessed, or (once chosen) not there; '' is for none at all."""
+
+    features: str | None = None
+    tags: str | None = None
+    id: str | None = None
+    key: str | None = None
+
+
+class Offer(NamedTuple):
+    """A column that a file has: its name, one of `KINDS`' kinds (or "other"), and its type in words."""
+
+    name: str
+    kind: str
+    told: str
+
+
+#: What a column must hold to be taken for something, and how a message says so.
+KINDS: dict[str, Mapping[str, str]] = {
+    "features": {"vectors": "lists of numbers, all of one length"},
+    "tags": {"words": "lists of text", "text": "text"},
+    "id": {"ints": "whole numbers"},
+    "key": {"text": "text", "ints": "whole numbers"},
+}
+
+_IDS = ("id", "ids", "item_id", "image_id", "photo_id", "picture_id")
+_CAPTIONS = ("caption", "captions", "text", "title", "description", "alt", "alt_text", "alttext")
+_VECTORS = ("features", "feature", "embedding", "embeddings", "emb", "embs", "vector", "vectors")
+
+#: Usual names, in steps: the first step of which the file has one decides; of which it has two, nothing does.
+USUAL: dict[str, tuple[tuple[str, ...], ...]] = {
+    "features": (_VECTORS,),
+    "tags": (("tags", "tag", "keywords", "keyword", "user_tags", "hashtags"), _CAPTIONS),
+    "id": (_IDS,),
+    "key": (
+        ("key", "keys"),
+        _IDS,
+        ("path", "image_path", "file_path", "file", "filename", "file_name", "image_file"),
+        ("url", "image_url", "uri", "link"),
+    ),
+}
+
+
+def choose(
+    where: str,
+    offers: Sequence[Offer],
+    wanted: Columns,
+    needed: Collection[str] = (),
+    kinds: Mapping[str, Mapping[str, str]] = KINDS,
+) -> Columns:
+    """The columns of a file that are meant.
+
+    Raises
+    ------
+    InputError
+        One that was named is not there or holds something else; one that is needed is not there under a
+        usual name; or two might be meant. The message lists the columns.
+    """
+    found = {role: _chosen(where, role, offers, wanted, kinds[role]) for role in Columns._fields}
+    if wanted.key is None and found["key"] is not None and found["key"] == found["id"]:
+        found["key"] = None  # one column, of numbers: they are ids
+    for role in needed:
+        if found[role] is None:
+            usual = ", ".join(USUAL[role][0])
+            raise InputError(
+                f"{where} has no column of {role} under a usual name ({usual}, ...); it has {told(offers)}; "
+                f"say which with --{role}-column"
+            )
+    return Columns(**found)
+
+
+def told(offers: Sequence[Offer]) -> str:
+    """The columns there are, for a message."""
+    return listed([f"{_plain(offer.name)} ({offer.told})" for offer in offers], 20) or "no columns"
+
+
+def is_caption(name: str) -> bool:
+    """Whether a column of this name holds sentences, of which the words are the tags."""
+    return _folded(name) in _CAPTIONS
+
+
+def words(sentence: str) -> list[str]:
+    """The words of a sentence, in lower case and without what stands between them."""
+    return re.findall(r"\w+(?:['’\-]\w+)*", sentence.lower())
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A sort key by which part-2 comes before part-10."""
+    return [
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)
+    ]
+
+
+def _chosen(
+    where: str, role: str, offers: Sequence[Offer], wanted: Columns, kinds: Mapping[str, str]
+) -> str | None:
+    name: str | None = getattr(wanted, role)
+    if name == "":
+        return None
+    if name is not None:
+        offer = next((offer for offer in offers if offer.name == name), None)
+        if offer is None:
+            raise InputError(f"{where} has no column {short(name)}; it has {told(offers)}")
+        if offer.kind not in kinds:
+            raise InputError(
+                f"{where}: column {short(name)} is {offer.told}, expected {' or '.join(kinds.values())} "
+                f"for --{role}-column; it has {told(offers)}"
+            )
+        return name
+    fitting = [offer for offer in offers if offer.kind in kinds]
+    for same in _steps(role, fitting):
+        if len(same) > 1:
+            raise InputError(
+                f"{where} has several columns that may be the {role}: {', '.join(map(_plain, same))}; "
+                f"say which with --{role}-column (it has {told(offers)})"
+            )
+        if same:
+            return same[0]
+    return None
+
+
+def _steps(role: str, offers: Sequence[Offer]) -> Iterator[list[str]]:
+    for names in USUAL[role]:
+        yield [offer.name for offer in offers if _folded(offer.name) in names]
+    if role == "features":  # image_embedding, clip_features
+        yield [offer.name for offer in offers if set(_folded(offer.name).split("_")) & set(_VECTORS)]
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s\-.]+", "_", name).casefold()
+
+
+def _plain(name: str) -> str:
+    return name if name.isprintable() else ascii(name)

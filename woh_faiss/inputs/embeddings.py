@@ -1,0 +1,100 @@
+"""Folders as clip-retrieval writes them: img_emb/img_emb_0.npy with metadata/metadata_0.parquet, and so on.
+
+Rows pair by position, files by the number in their names, which may be padded with zeros.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from woh_faiss import validate
+from woh_faiss.chunk_files import read_npy, shown
+from woh_faiss.chunks import Chunk
+from woh_faiss.errors import InputError
+
+from .arrow import Table, chunk_values, open_table
+from .arrow_values import offers
+from .columns import Columns, choose
+from .sources import Source, at, chunk_at
+
+#: The folders of features and of what is known of each; others (text_emb) are not read.
+FEATURES, METADATA = "img_emb", "metadata"
+
+
+def is_embeddings(folder: Path) -> bool:
+    """Whether a folder is of this layout."""
+    return (folder / FEATURES).is_dir()
+
+
+def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[Source]:
+    """The pairs of files of a folder, by number.
+
+    Raises
+    ------
+    InputError
+        A file has no partner, a pair has different numbers of rows, or the columns are not clear.
+    """
+    arrays, tables = _numbered(folder / FEATURES, ".npy"), _numbered(folder / METADATA, ".parquet")
+    for here, there, missing in ((arrays, tables, METADATA), (tables, arrays, FEATURES)):
+        if alone := sorted(here.keys() - there.keys()):
+            raise InputError(
+                f"{shown(here[alone[0]])} has no partner of number {alone[0]} in {shown(folder / missing)}; "
+                "give both, or take it away"
+            )
+    if not arrays:
+        raise InputError(f"{shown(folder / FEATURES)} has no files such as img_emb_0.npy")
+    if wanted.features:
+        raise InputError(
+            f"{shown(folder)} has its features in {FEATURES}, not in a column "
+            f"{validate.short(wanted.features)}; leave --features-column out"
+        )
+    sources = []
+    for number in sorted(arrays):
+        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn))
+        wanted = Columns(None, *(name or "" for name in sources[0].columns[1:]))  # the same in every file
+    return sources
+
+
+def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
+    """Files whose names end with a number, by that."""
+    found: dict[int, Path] = {}
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    for path in entries:
+        match = re.fullmatch(rf"[^.].*?(\d{{1,18}}){re.escape(suffix)}", path.name, flags=re.DOTALL)
+        if match is None:
+            continue
+        number = int(match[1])
+        if number in found:
+            raise InputError(
+                f"{shown(found[number])} and {shown(path)} have the same number; give one of them"
+            )
+        found[number] = path
+    return found
+
+
+def _pair(path: Path, table: Table, wanted: Columns, learn: bool) -> Source:
+    where = shown(path)
+    X = read_npy(path, where, mapped=True)
+    with at(where, 0):
+        d = validate.features(X[:0]).shape[1]
+    if len(X) != table.n:
+        raise InputError(
+            f"{where} has {len(X)} rows, {table.where} {table.n}: rows pair by position; write both again"
+        )
+    offered = [offer for offer in offers(table.schema) if offer.kind != "vectors"]
+    columns = choose(table.where, offered, wanted, ("tags",) if learn else ())
+    names = list(dict.fromkeys(name for name in columns if name is not None))
+
+    def read(size: int | None) -> Iterator[Chunk]:
+        size = size or len(X)
+        known = table.tables(names, size) if names else None
+        for start in range(0, len(X), size):
+            rows = X[start : start + size]
+            with at(where, start):
+                validate.features(rows)
+            more = chunk_values(next(known), columns, table.where, start) if known is not None else {}
+            yield chunk_at(table.where, start, rows, **more)
+
+    return Source(where, len(X), d, columns._replace(features=FEATURES), read)

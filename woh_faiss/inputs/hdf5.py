@@ -1,0 +1,124 @@
+"""HDF5 files with a dataset each for features, tags, ids and keys. h5py is imported where it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from woh_faiss.chunk_files import shown
+from woh_faiss.chunks import Chunk
+from woh_faiss.datasets.mat73 import checked_storage
+from woh_faiss.errors import InputError
+from woh_faiss.tag_lists import TagLists
+
+from .arrow_values import tags_of
+from .columns import KINDS, Columns, Offer, choose
+from .sources import Source, at, chunk_at, damage
+
+#: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
+_KINDS = {
+    **KINDS,
+    "features": {"vectors": "a matrix of numbers, a row an item"},
+    "tags": {"text": "text, one an item", "vectors": "a matrix of 0 and 1"},
+}
+NAMES = "tag_names"
+
+
+def hdf5_source(path: Path, wanted: Columns, learn: bool) -> Source:
+    """The rows of one file; a dataset in a group is named by its path, ``train/features``.
+
+    Raises
+    ------
+    InputError
+        The file is damaged, its datasets are not clear or differ in length, or h5py is not there.
+    """
+    where = shown(path)
+    try:
+        import h5py  # noqa: F401
+    except ImportError:
+        raise InputError(f"{where} is HDF5, which h5py reads: install woh-faiss[mat]") from None
+    with _opened(path, where) as root:
+        offered = [_offer(name, node) for name in root if (node := _dataset(root, name)) is not None]
+        for name in wanted:
+            if name and "/" in name and (node := _dataset(root, name)) is not None:
+                offered.append(_offer(name, node))
+        columns = choose(where, offered, wanted, ("features", "tags") if learn else ("features",), _KINDS)
+        assert columns.features is not None  # noqa: S101 - it was needed; this tells mypy
+        features = columns.features
+        n, d = map(int, _dataset(root, features).shape)
+        for name in filter(None, columns):
+            node = _dataset(root, name)
+            checked_storage(node, f"{where}: dataset {name!r}")
+            if node.shape[0] != n:
+                raise InputError(
+                    f"{where}: dataset {name!r} has {node.shape[0]} rows, {features!r} {n}; give one a row"
+                )
+
+    def read(size: int | None) -> Iterator[Chunk]:
+        step = size or n
+        for start in range(0, n, step):
+            with _opened(path, where) as root:
+                rows = slice(start, start + step)
+                found = {name: _rows(root, name, rows) for name in filter(None, columns)}
+                names = _rows(root, NAMES, slice(None)) if _dataset(root, NAMES) is not None else None
+            more: dict[str, Any] = {}
+            with at(where, start):
+                if columns.tags is not None:
+                    marks = found[columns.tags]
+                    text = isinstance(marks, list)
+                    more["tags"] = tags_of(marks, columns.tags) if text else TagLists.from_dense(marks, names)
+            if columns.id is not None:
+                more["ids"] = found[columns.id]
+            if columns.key is not None:
+                more["keys"] = [str(key) for key in found[columns.key]]
+            yield chunk_at(where, start, found[features], **more)
+
+    return Source(where, n, d, columns, read)
+
+
+@contextmanager
+def _opened(path: Path, where: str) -> Iterator[Any]:
+    import h5py
+
+    with damage(where), h5py.File(path, "r") as root:
+        yield root
+
+
+def _dataset(root: Any, name: str | None) -> Any:
+    """A dataset of this file; None where there is none: a link may lead to a file that nobody named."""
+    import h5py
+
+    node = root
+    for part in (name or "").split("/"):
+        if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
+            return None
+        node = node[part]
+    return node if isinstance(node, h5py.Dataset) else None
+
+
+def _offer(name: str, node: Any) -> Offer:
+    import h5py
+
+    type_ = node.dtype
+    text = h5py.check_string_dtype(type_) is not None
+    kind = "other"
+    if node.ndim == 2 and type_.kind in "fiub":
+        kind = "vectors"
+    elif node.ndim == 1 and text:
+        kind = "text"
+    elif node.ndim == 1 and type_.kind in "iu":
+        kind = "ints"
+    return Offer(name, kind, f"{' x '.join(map(str, node.shape)) or 'scalar'} {'text' if text else type_}")
+
+
+def _rows(root: Any, name: str, rows: slice) -> Any:
+    """Rows of a dataset: an array of numbers, or a list of text."""
+    import h5py
+
+    node = _dataset(root, name)
+    checked_storage(node, f"dataset {name!r}")
+    if h5py.check_string_dtype(node.dtype) is not None:
+        return node.asstr()[rows].tolist()
+    return node[rows]
