@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss import kernel
+from woh_faiss import rows
 from woh_faiss.errors import InputError
-from woh_faiss.kernel import Kernel, reference_map
+from woh_faiss.kernel import Kernel, reference_map, squared_distances
 
 
 def naive(X, A, width):
@@ -15,7 +15,7 @@ def naive(X, A, width):
 
 @pytest.fixture(params=[1, 3, 4096])
 def small_blocks(request, monkeypatch):
-    monkeypatch.setattr(kernel, "BLOCK", request.param)
+    monkeypatch.setattr(rows, "BLOCK", request.param)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i2", "u1"])
@@ -47,7 +47,7 @@ def test_one_query_maps_as_in_a_batch():
 
 def test_distances_are_never_negative():
     X = 1e6 + np.random.default_rng(2).normal(size=(50, 3)) * 1e-6
-    D = kernel.squared_distances(X, X)
+    D = squared_distances(X, X)
     assert D.min() >= 0
 
 

@@ -18,7 +18,6 @@ from .chunks import Chunk, read_chunk
 from .config import WOHConfig
 from .errors import InputError
 from .hasher import Hasher
-from .kernel import blocks
 from .naming import (
     Named,
     OnDuplicate,
@@ -30,6 +29,7 @@ from .naming import (
     resolve,
     to_remove,
 )  # fmt: skip
+from .rows import blocks
 from .store import Round, Snapshot, Store, Writing
 from .tags import Vocabulary, normalised
 from .trainer import WOH

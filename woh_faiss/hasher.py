@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
 from .errors import InputError
-from .kernel import Kernel, Matrix, blocks
+from .kernel import Kernel, Matrix
+from .rows import blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,6 @@ given, so that a single query maps to zeros. Here both are frozen at round 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .rows import Rows, Sums, blocks, cut
 
 Matrix = NDArray[np.float64]
-
-#: Rows mapped at a time: large enough for BLAS, small enough that no second n x d array is ever made.
-BLOCK = 4096
-
-
-def blocks(n: int) -> Iterator[slice]:
-    """Slices that cover n rows, `BLOCK` at a time."""
-    return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
 
 
 def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
@@ -82,22 +74,26 @@ class Kernel:
         InputError
             All items are alike, so that there is no width.
         """
+        return cls.fit_rows(cut(X), A, energy=energy)
+
+    @classmethod
+    def fit_rows(cls, X: Rows[NDArray[Any]], A: NDArray[Any], *, energy: bool = False) -> Kernel:
+        """`fit` on a first chunk that is in blocks."""
         A = np.asarray(A, dtype=np.float64)
-        ready = unit_rows if energy else np.asarray
-        total = sum(float(squared_distances(ready(X[rows]), A).sum()) for rows in blocks(len(X)))
-        width = total / (len(X) * len(A)) / (2 if energy else 1)
+        total = X.sum(_distances, A, energy)
+        width = total["sum"] / (total["n"] * len(A)) / (2 if energy else 1)
         if not width > 0:
             raise InputError(
-                f"the {len(X)} items of the first chunk all have the same features; "
+                f"the {total['n']} items of the first chunk all have the same features; "
                 "give a chunk whose items differ"
             )
         uncentred = cls(A, width, np.zeros(len(A)), unit=energy)
-        mean = np.sum([uncentred.map(X[rows]).sum(axis=0) for rows in blocks(len(X))], axis=0) / len(X)
+        mean = X.sum(_column_sums, uncentred)["sum"] / total["n"]
         if not energy:
             return cls(A, width, mean)
         centred = cls(A, width, mean, unit=True)
-        squares = sum(float(np.square(centred.map(X[rows])).sum()) for rows in blocks(len(X)))
-        return cls(A, width, mean, scale=float(np.sqrt(squares / len(X))), unit=True)
+        squares = X.sum(_squares, centred)["sum"]
+        return cls(A, width, mean, scale=float(np.sqrt(squares / total["n"])), unit=True)
 
     def map(self, X: NDArray[Any]) -> Matrix:
         """φ of the rows of X: (n, d) of any real dtype → (n, m) float64."""
@@ -110,6 +106,23 @@ class Kernel:
         if self.scale != 1:
             phi /= self.scale
         return phi
+
+
+def mapped(X: NDArray[Any], kernel: Kernel) -> Matrix:
+    """`Kernel.map` of a block of rows."""
+    return kernel.map(X)
+
+
+def _distances(X: NDArray[Any], A: Matrix, unit: bool) -> Sums:
+    return {"sum": float(squared_distances(unit_rows(X) if unit else X, A).sum()), "n": len(X)}
+
+
+def _column_sums(X: NDArray[Any], kernel: Kernel) -> Sums:
+    return {"sum": kernel.map(X).sum(axis=0)}
+
+
+def _squares(X: NDArray[Any], kernel: Kernel) -> Sums:
+    return {"sum": float(np.square(kernel.map(X)).sum())}
 
 
 def reference_map(X: NDArray[Any], A: Matrix) -> Matrix:
