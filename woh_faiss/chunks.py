@@ -24,7 +24,8 @@ __all__ = ["Chunk", "TagLists", "joined", "read_chunk"]
 MOST_CLASSES = 1 << 16
 
 _CSR = ("tags_data", "tags_indices", "tags_indptr", "tags_shape")
-_OPTIONAL = ("tags", "tag_names", *_CSR, "ids", "keys", "labels", "groups")
+#: Arrays that a chunk file may have beside its features.
+OPTIONAL = ("tags", "tag_names", *_CSR, "ids", "keys", "labels", "groups")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,11 +134,11 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
         The file is missing or damaged, or an array in it is not as described; one line with the
         file, the key and, where it can, the row.
     """
-    arrays = read_arrays(path, "features", _OPTIONAL)
+    arrays = read_arrays(path, "features", OPTIONAL)
     try:
         return Chunk.of(
             arrays["features"],
-            _stored_tags(arrays),
+            stored_tags(arrays),
             ids=arrays.get("ids"),
             keys=arrays.get("keys"),
             labels=arrays.get("labels"),
@@ -195,7 +196,8 @@ def joined(chunks: Sequence[Chunk], names: Sequence[str] | None = None, *, own_n
     )
 
 
-def _stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+    """The tags in the arrays of a file, in any of the forms that `read_chunk` takes."""
     names = arrays.get("tag_names")
     parts = [key for key in _CSR if key in arrays]
     if "tags" in arrays:

@@ -63,6 +63,20 @@ class Grower:
         self, chunk: Chunk, word_vectors: WordVectors | None, timeout: float, on_duplicate: OnDuplicate
     ) -> Round:
         """Learn `chunk` and append it; see `WOHIndex.update`."""
+
+        def fit(trainer: WOH, chunk: Chunk) -> None:
+            trainer.partial_fit(chunk.features, chunk.tags, word_vectors=word_vectors)
+
+        return self.learned(chunk, fit, timeout, on_duplicate)
+
+    def learned(
+        self,
+        chunk: Chunk,
+        fit: Callable[[WOH, Chunk], None],
+        timeout: float,
+        on_duplicate: OnDuplicate,
+    ) -> Round:
+        """`update` where `fit` learns: its chunk's features may be elsewhere, and are not looked at here."""
         if chunk.tags is None:
             raise InputError(
                 "the chunk has no tags to learn from; 'woh-index add' (WOHIndex.add) only encodes it"
@@ -75,7 +89,7 @@ class Grower:
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
             tags: Any = named.chunk.tags
-            trainer.partial_fit(named.chunk.features, tags, word_vectors=word_vectors)
+            fit(trainer, named.chunk)
             learned = bool(trainer.trained_.any())
             committed = writing.commit(
                 kind="trained" if learned else "encoded",
@@ -99,13 +113,40 @@ class Grower:
 
     def add(self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate) -> Round:
         """Encode `chunk` and append it; see `WOHIndex.add`."""
+        return self._appended(chunk, lambda X: self._hasher().encode(X), timeout, on_duplicate)
+
+    def add_codes(self, chunk: Chunk, model: str, timeout: float, on_duplicate: OnDuplicate) -> Round:
+        """Append codes in place of features; see `WOHIndex.add_codes`."""
+
+        def same(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+            if packed.shape[1] * 8 != self._config.bits:
+                raise InputError(
+                    f"codes have {packed.shape[1] * 8} bits, the index has {self._config.bits}; "
+                    "encode with its own hash function, WOHIndex.hasher"
+                )
+            if model != (mine := self._hasher().fingerprint):
+                raise InputError(
+                    f"the codes are of hash function {validate.short(model[:12])}, the index is at "
+                    f"{mine[:12]!r}; encode the features again with WOHIndex.hasher"
+                )
+            return packed
+
+        return self._appended(chunk, same, timeout, on_duplicate)
+
+    def _appended(
+        self,
+        chunk: Chunk,
+        encode: Callable[[NDArray[Any]], NDArray[np.uint8]],
+        timeout: float,
+        on_duplicate: OnDuplicate,
+    ) -> Round:
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
                 return self._nothing_new(chunk, named, writing)
             started = time.perf_counter()
             self._check(writing.snapshot)
-            packed = self._hasher().encode(named.chunk.features)
+            packed = encode(named.chunk.features)
             tags = named.chunk.tags
             committed = writing.commit(
                 kind="encoded",
@@ -217,9 +258,12 @@ class Grower:
 
 
 def digest(chunk: Chunk) -> str:
-    """SHA-256 over what the chunk says, in whatever file it says it; names the chunk in the catalogue."""
+    """SHA-256 over what the chunk says, in whatever file it says it; names the chunk in the catalogue.
+
+    Of features that are on other machines only shape and dtype are in it.
+    """
     sha = hashlib.sha256(repr((chunk.features.shape, chunk.features.dtype.str)).encode())
-    for rows in blocks(len(chunk)):
+    for rows in blocks(len(chunk)) if isinstance(chunk.features, np.ndarray) else ():
         sha.update(np.ascontiguousarray(chunk.features[rows]).data)
     if chunk.tags is not None:
         sha.update("\0".join(chunk.tags.names).encode())

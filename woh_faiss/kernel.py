@@ -22,7 +22,7 @@ Matrix = NDArray[np.float64]
 
 def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
     """‖x − a‖² of every row of X (n, d), any real dtype, to every row of A (m, d): (n, m), never negative."""
-    X = np.asarray(X, dtype=np.float64)
+    X = np.asarray(X, dtype=np.float64, order="C")
     D: Matrix = X @ A.T
     D *= -2.0
     D += np.einsum("ij,ij->i", X, X)[:, None]
@@ -32,7 +32,7 @@ def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
 
 def unit_rows(X: NDArray[Any]) -> Matrix:
     """Rows of X (n, d) scaled to length 1 in float64; a row of zeros stays one."""
-    rows: Matrix = np.array(X, dtype=np.float64)
+    rows: Matrix = np.array(X, dtype=np.float64, order="C")
     length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
     rows /= np.where(length > 0, length, 1.0)  # in place: another array of that size costs more than the sums
     return rows

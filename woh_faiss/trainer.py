@@ -129,6 +129,14 @@ class WOH:
         return None if self._learned is None else self._learned.anchors
 
     @property
+    def looks_at_all(self) -> bool:
+        """Whether the next round looks at all rows of its chunk at once, as the first of a semantic start."""
+        if self.config.start == "random":
+            return False
+        memory = None if self._learned is None else self._learned.memory
+        return memory is None or memory.early is not None
+
+    @property
     def n_features_in_(self) -> int:
         """Width d of the features it was fitted with."""
         return self.hasher_.d

@@ -7,7 +7,7 @@ or under a new name, so a process may die anywhere and readers never see half an
 from __future__ import annotations
 
 from .files import publish
-from .model import Model
+from .model import Model, write_file
 from .records import Item, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
@@ -23,6 +23,7 @@ __all__ = [
     "Item",
     "Model",
     "publish",
+    "write_file",
     "NO_DISTANCE",
     "NO_ID",
 ]
