@@ -74,8 +74,8 @@ def partial_fit(
     ClusterError
         Workers were lost, and what they held could not be made anew.
     """
-    with _cluster(client) as cluster:
-        X = _features(X, cluster)
+    with cluster_of(client) as cluster:
+        X = distributed_features(X, cluster)
         lists = tag_lists(cluster.here(tags))
         if len(lists) != len(X):
             raise InputError(f"there are {len(lists)} tags for {len(X)} rows of features; give one a row")
@@ -87,10 +87,10 @@ def partial_fit(
             if len(X) > MOST_HERE:
                 raise InputError(
                     f"the chunk has {len(X)} items, and the first rounds of a semantic start look at all of "
-                    f"theirs at once, at most {MOST_HERE}; learn a chunk of a few thousand first, then the rest"
+                    f"theirs at once, at most {MOST_HERE}; learn a chunk of a few thousand first"
                 )
             return woh.partial_fit(cluster.here(X), lists, word_vectors=word_vectors)
-        return woh.learn(_Distributed(X, cluster), lists, word_vectors=word_vectors)
+        return woh.learn(Distributed(X, cluster), lists, word_vectors=word_vectors)
 
 
 def update(
@@ -110,8 +110,8 @@ def update(
     Parameters and errors as there and in `partial_fit`; ids and keys may be dask collections. The writer lock
     is held while the cluster works.
     """
-    with _cluster(client) as cluster:
-        X = _features(X, cluster)
+    with cluster_of(client) as cluster:
+        X = distributed_features(X, cluster)
         tags, ids, keys = (cluster.here(given) for given in (tags, ids, keys))
     # What is checked is all but the features, which are checked where they are.
     features: Any = X
@@ -123,7 +123,7 @@ def update(
     return index._grow.learned(chunk, fit, timeout, on_duplicate)
 
 
-class _Cluster:
+class Cluster:
     """One round's dealings with a client."""
 
     def __init__(self, client: Client) -> None:
@@ -149,15 +149,16 @@ class _Cluster:
             arg._values if isinstance(arg, Rows) else [self.everywhere(arg)] * len(values) for arg in args
         ]
         if values and isinstance(values[0], Future):
-            return self.client.map(_run, [step] * len(values), values, *given, pure=False)
+            return list(self.client.map(_run, [step] * len(values), values, *given, pure=False))
         run = dask.delayed(_run, pure=False)
-        return self.client.compute([run(step, *each) for each in zip(values, *given, strict=True)])
+        futures = self.client.compute([run(step, *each) for each in zip(values, *given, strict=True)])
+        return list(futures)
 
 
 class _Remote(Rows[T]):
     """Blocks on the workers; as long as nobody has asked for them, how to make them."""
 
-    def __init__(self, cluster: _Cluster, values: Sequence[Any]) -> None:
+    def __init__(self, cluster: Cluster, values: Sequence[Any]) -> None:
         super().__init__(values)
         self._cluster = cluster
 
@@ -177,15 +178,16 @@ class _Remote(Rows[T]):
         return values
 
 
-class _Distributed(Features):
-    """The features of a chunk, on the workers."""
+class Distributed(Features):
+    """The features of a chunk, on the workers; messages number the rows from `first`."""
 
-    def __init__(self, X: da.Array, cluster: _Cluster) -> None:
+    def __init__(self, X: da.Array, cluster: Cluster, first: int = 0) -> None:
         self._X: Any = X
-        self._cluster = cluster
+        self._cluster, self._first = cluster, first
         self.shape = X.shape
 
     def rows(self, wanted: NDArray[np.bool_] | None = None) -> Rows[NDArray[Any]]:
+        """The rows that are wanted, made anew for every step on them."""
         n = self.shape[0]
         every = wanted is None or bool(wanted.all())
         places = np.arange(n) if wanted is None or every else np.flatnonzero(wanted)
@@ -196,18 +198,21 @@ class _Distributed(Features):
         X = X.rechunk((tuple(rows.stop - rows.start for rows in cuts), X.shape[1]), method="tasks")
         parts = X.to_delayed().ravel()
         return _Remote(
-            self._cluster, [check(part, places[rows]) for part, rows in zip(parts, cuts, strict=True)]
+            self._cluster,
+            [check(part, places[rows] + self._first) for part, rows in zip(parts, cuts, strict=True)],
         )
 
     def take(self, places: NDArray[Any]) -> NDArray[Any]:
+        """A few rows, here."""
         return _checked(self._cluster.here(self._X[places]), places)
 
     def beside(self, rows: Rows[T]) -> Rows[T]:
+        """Values that are here, on the workers; made anew, if one is lost, from what the scheduler keeps."""
         return _Remote(self._cluster, self._cluster.client.map(_same, rows.gathered(), pure=False))
 
 
 @contextmanager
-def _cluster(client: Client | None) -> Iterator[_Cluster]:
+def cluster_of(client: Client | None) -> Iterator[Cluster]:
     """The client's cluster; inside, what a lost worker means is one error."""
     try:
         client = default_client() if client is None else client
@@ -216,7 +221,7 @@ def _cluster(client: Client | None) -> Iterator[_Cluster]:
     # The tags of a large chunk are a large graph, and so they should be: they must not be lost with a worker.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10 GB"}):
         try:
-            yield _Cluster(client)
+            yield Cluster(client)
         except (KilledWorker, CancelledError, CommClosedError, TimeoutError) as error:
             raise ClusterError(
                 f"the cluster lost what the round needs ({type(error).__name__}); nothing was changed; "
@@ -224,7 +229,7 @@ def _cluster(client: Client | None) -> Iterator[_Cluster]:
             ) from error
 
 
-def _features(X: Any, cluster: _Cluster) -> da.Array:
+def distributed_features(X: Any, cluster: Cluster) -> da.Array:
     """X as an (n, d) dask array of a real dtype that knows the sizes of its chunks."""
     if not isinstance(X, da.Array):
         raise InputError(
@@ -254,7 +259,8 @@ def _checked(X: Any, places: NDArray[Any]) -> NDArray[Any]:
         raise InputError(
             f"features of row {places[~finite][0]} are not finite (NaN or infinite); repair or leave it out"
         )
-    return X
+    block: NDArray[Any] = X
+    return block
 
 
 def _run(step: Callable[..., T], *args: Any) -> T:
