@@ -21,7 +21,8 @@ from woh_faiss.integrations import dask as on_workers  # noqa: E402
 
 #: As many BLAS threads as here: sums of several threads are others.
 THREADS = {
-    name: os.environ.get(name, str(os.cpu_count())) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    name: os.environ.get(name, str(len(os.sched_getaffinity(0))))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 }
 
 
