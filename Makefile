@@ -37,6 +37,7 @@ bench: $(READY)  ## the benchmarks behind the README's figures; ratios taken in 
 	$(BIN)/python examples/benchmarks/reader_cost.py
 	$(BIN)/python examples/benchmarks/serving.py
 	$(BIN)/python examples/benchmarks/long_life.py
+	$(BIN)/python examples/benchmarks/scale.py
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

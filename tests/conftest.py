@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from woh_faiss import WOHIndex
+from woh_faiss import rows as rows_module
+from woh_faiss.rows import Rows, blocks
+from woh_faiss.solver import Items, learn_round
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
@@ -28,10 +31,26 @@ def tagged(seed, n=40, d=7):
     return X, [[WORDS[t], WORDS[(t + 1) % 6]] if rng.random() < 0.6 else [WORDS[t]] for t in topic]
 
 
+def learned(phi, Y, Z, B0, W0, past, config, *, aim=None, given=0):
+    """`solver.learn_round` of a chunk that is one array each, cut into blocks."""
+    parts = [
+        Items(phi[rows], Y[rows], Z[rows], B0[rows], None if aim is None else aim[rows],
+              min(max(given - rows.start, 0), rows.stop - rows.start))
+        for rows in blocks(len(phi))
+    ]  # fmt: skip
+    return learn_round(Rows(parts), W0, past, config, semantic=aim is not None)
+
+
 def save_chunk(path, seed, n=40, **more):
     X, tags = tagged(seed, n)
     np.savez(path, features=X, tags=np.array([";".join([*given, ""]) for given in tags]), **more)
     return path
+
+
+@pytest.fixture(params=[5, 2048])
+def any_blocks(request, monkeypatch):
+    """Rows in blocks of 5, and of as many as there are."""
+    monkeypatch.setattr(rows_module, "BLOCK", request.param)
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from conftest import learned as learn_round
 from conftest import tagged
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 from woh_faiss import WOH, WOHConfig, adaptive, codes, targets
 from woh_faiss.errors import ConfigError, InputError
-from woh_faiss.solver import learn_round
 from woh_faiss.statistics import Statistics
 
 
@@ -171,7 +171,7 @@ def naive_semantic_round(G, Y, Z, W, past, config):
 
 
 @pytest.mark.parametrize("hyper", [{}, {"theta": 3.0, "mu": 2.0, "alpha": 0.3, "iterations": 2, "sweeps": 1}])
-def test_two_rounds_equal_the_naive_ones(hyper):
+def test_two_rounds_equal_the_naive_ones(any_blocks, hyper):
     config = WOHConfig(bits=8, **hyper)
     past, W = Statistics.zero(r=8, m=2, f=3, c=5, constant=True), None
     for seed in range(2):
@@ -192,7 +192,7 @@ def test_two_rounds_equal_the_naive_ones(hyper):
         past = stats
 
 
-def test_codes_that_are_given_hold_still_and_count():
+def test_codes_that_are_given_hold_still_and_count(any_blocks):
     rng, config = np.random.default_rng(3), WOHConfig(bits=8)
     G, Z, phi = rng.normal(size=(20, 8)), rng.normal(size=(20, 3)), rng.normal(size=(20, 4))
     Y = csr_array((rng.random((20, 5)) < 0.5).astype(float))

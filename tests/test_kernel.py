@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss import kernel
+from woh_faiss import rows
 from woh_faiss.errors import InputError
-from woh_faiss.kernel import Kernel, reference_map
+from woh_faiss.kernel import Kernel, reference_map, squared_distances
 
 #: Exponents may be off by that much: they are summed in float32.
 SINGLE = 2e-5
@@ -18,7 +18,7 @@ def naive(X, A, width):
 
 @pytest.fixture(params=[1, 3, 4096])
 def small_blocks(request, monkeypatch):
-    monkeypatch.setattr(kernel, "BLOCK", request.param)
+    monkeypatch.setattr(rows, "BLOCK", request.param)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i2", "u1"])
@@ -79,7 +79,7 @@ def test_an_item_of_huge_numbers_is_like_nothing_or_scaled(size):
 
 def test_distances_are_never_negative():
     X = 1e6 + np.random.default_rng(2).normal(size=(50, 3)) * 1e-6
-    D = kernel.squared_distances(X, X)
+    D = squared_distances(X, X)
     assert D.min() >= 0
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import learned as learn_round
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -12,7 +13,6 @@ from woh_faiss import codes
 from woh_faiss.config import WOHConfig
 from woh_faiss.evaluation import hamming, mean_average_precision
 from woh_faiss.kernel import Kernel, reference_map
-from woh_faiss.solver import learn_round
 from woh_faiss.statistics import Statistics
 
 GOLDEN = Path(__file__).parent / "golden"

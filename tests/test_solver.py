@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import learned as learned_round
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -10,7 +11,7 @@ from scipy.sparse import csr_array
 
 from woh_faiss import solver
 from woh_faiss.config import WOHConfig
-from woh_faiss.statistics import Statistics, widen
+from woh_faiss.statistics import Statistics, of_codes, of_features, of_words, widen
 
 SHAPES = {"n": 23, "m": 6, "f": 5, "c": 7, "r": 8}
 
@@ -56,7 +57,7 @@ def test_P_is_the_batch_least_squares_of_the_whole_stream(ridge):
     stats, seen = zero(), []
     for seed, n in enumerate((7, 1, 40)):
         phi, _, Z, B = chunk(seed, n)
-        stats = stats.with_features(phi).with_codes(B, phi).with_words(B, Z)
+        stats = stats.plus(of_features(phi), of_codes(B, phi), of_words(B, Z))
         seen.append((phi, B))
     phi, B = (np.vstack(parts) for parts in zip(*seen, strict=True))
     P = cho_solve(solver.factor(stats.C3, ridge), stats.C4)
@@ -157,14 +158,14 @@ def naive_round(phi, Y, Z, B, W, past, config):
     [{}, {"alpha": 2.0, "beta": 1.0, "theta": 3.0, "mu": 0.5, "iterations": 2, "sweeps": 1},
      {"beta": 0.0}, {"theta": 0.0}, {"mu": 0.0, "alpha": 5.0}, {"beta": 0.0, "theta": 0.0, "iterations": 1}],
 )  # fmt: skip
-def test_two_rounds_equal_the_naive_ones(hyper):
+def test_two_rounds_equal_the_naive_ones(any_blocks, hyper):
     """Also with a block left out, and with tags that only appear in round 2."""
     config = WOHConfig(bits=8, preset="paper", **hyper)
     past, W = zero(), np.random.default_rng(7).normal(size=(SHAPES["r"], SHAPES["c"]))
     for seed, c in ((0, SHAPES["c"]), (1, SHAPES["c"] + 3)):
         phi, Y, Z, B0 = chunk(seed, c=c)
         past, W = past.widened(c), widen(W, c)
-        learned = solver.learn_round(phi, csr_array(Y), Z, B0, W, past, config)
+        learned = learned_round(phi, csr_array(Y), Z, B0, W, past, config)
         B, P, W, past = naive_round(phi, Y, Z, B0, W, past, config)
         assert_array_equal(learned.B, B)
         assert_allclose(learned.P, P, atol=1e-10)
@@ -178,14 +179,14 @@ def test_refreshed_statistics_are_those_of_the_final_codes(alpha):
     phi, Y, Z, B0 = chunk(0)
     config = WOHConfig(bits=8, preset="paper", alpha=alpha, refresh_statistics=True)
     W0 = np.random.default_rng(1).normal(size=(SHAPES["r"], SHAPES["c"]))
-    learned = solver.learn_round(phi, csr_array(Y), Z, B0, W0, zero(), config)
+    learned = learned_round(phi, csr_array(Y), Z, B0, W0, zero(), config)
     B, k = learned.B, 1 / np.linalg.norm(Y - learned.B @ learned.W, axis=1)
     assert_allclose(learned.stats.C1, B.T @ B)
     assert_allclose(learned.stats.C5, B.T @ Z)
     assert_allclose(learned.stats.D2, B.T @ (k[:, None] * Y), rtol=1e-8, atol=1e-12)
     gradient = 2 * phi.T @ (phi @ learned.P - B) + 2 * alpha / config.mu * learned.P
     assert_allclose(gradient, 0, atol=1e-9)
-    parity = solver.learn_round(
+    parity = learned_round(
         phi, csr_array(Y), Z, B0, W0, zero(), WOHConfig(bits=8, preset="paper", alpha=alpha)
     )
     assert_array_equal(parity.B, B)  # only what is remembered differs

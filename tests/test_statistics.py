@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
-from woh_faiss.statistics import Statistics, widen
+from woh_faiss.statistics import Statistics, of_codes, of_features, of_weights, of_words, widen
 
 
 def stream(seed, sizes, m=5, f=3, c=4, r=8):
@@ -23,10 +23,14 @@ def stream(seed, sizes, m=5, f=3, c=4, r=8):
         )
 
 
+def everything(phi, Y, Z, B, k):
+    return of_features(phi), of_codes(B, phi), of_words(B, Z), of_weights(B, k, csr_array(Y))
+
+
 def accumulated(chunks):
     stats = Statistics.zero(r=8, m=5, f=3, c=4)
     for phi, Y, Z, B, k in chunks:
-        stats = stats.with_features(phi).with_codes(B, phi).with_words(B, Z).with_weights(B, k, csr_array(Y))
+        stats = stats.plus(*everything(phi, Y, Z, B, k))
     return stats
 
 
@@ -54,7 +58,7 @@ def test_the_stream_equals_the_batch_in_any_order(seed, sizes):
 def test_a_round_does_not_change_the_past():
     past = Statistics.zero(r=8, m=5, f=3, c=4)
     for phi, Y, Z, B, k in stream(0, [6]):
-        past.with_features(phi).with_codes(B, phi).with_words(B, Z).with_weights(B, k, csr_array(Y))
+        past.plus(*everything(phi, Y, Z, B, k))
     assert all(not value.any() for value in past.arrays().values())
 
 

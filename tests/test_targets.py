@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 from woh_faiss import targets
-from woh_faiss.targets import TagSide, decoded, smoothed, unit_length
+from woh_faiss.targets import TagSide, Weigher, decoded, shares, unit_length
 
 
 def marks(seed, n=30, c=7, share=0.35):
@@ -81,12 +81,12 @@ def test_M_is_the_ridge_regression_of_all_codes_so_far():
     df1 = Y1.sum(axis=0)
     side = TagSide.start(csr_array(Y1), Z1, df1, 30, 8)
     y1, z1 = side.y(csr_array(Y1), df1, 30), side.z(Z1)
-    side = side.refitted(y1, z1, B1)
+    side = side.refitted(side.of_codes(y1, z1, B1))
     T1 = dense_T(side, y1, z1)
     df2 = np.pad(df1, (0, 2)) + Y2.sum(axis=0)
     side = side.widened(7).seeing(csr_array(Y2))
     y2, z2 = side.y(csr_array(Y2), df2, 60), side.z(Z2)
-    side = side.refitted(y2, z2, B2)
+    side = side.refitted(side.of_codes(y2, z2, B2))
     T = np.vstack([np.insert(T1, [5, 5], 0.0, axis=1), dense_T(side, y2, z2)])
     ridge = targets.RIDGE_M * np.trace(T.T @ T) / 11
     gradient = T.T @ (T @ side.M - np.vstack([B1, B2])) + ridge * side.M
@@ -101,7 +101,8 @@ def test_beyond_the_bound_nothing_of_its_square_is_kept(monkeypatch):
     wide = side.widened(7)
     assert wide.TT.size == 0
     y, z = wide.y(csr_array(np.pad(Y, ((0, 0), (0, 2)))), np.pad(Y.sum(axis=0), (0, 2)), 30), wide.z(Z)
-    assert wide.refitted(y, z, np.ones((30, 8))) is wide
+    sums = wide.of_codes(y, z, np.ones((30, 8)))
+    assert sums["TB"].shape == (11, 8)
 
 
 def test_co_occurrences_are_bounded(monkeypatch):
@@ -132,4 +133,6 @@ def test_state_round_trips():
 
 def test_smoothing_without_partners_changes_nothing():
     Y = csr_array(np.eye(3))
-    assert_array_equal(smoothed(Y, csr_array(np.eye(3)), np.ones(3)).toarray(), np.eye(3))
+    assert_array_equal(
+        Weigher(shares(csr_array(np.eye(3)), np.ones(3)), np.ones(3)).rows(Y).toarray(), np.eye(3)
+    )

@@ -1,13 +1,13 @@
 import checks
 import numpy as np
 import pytest
+from conftest import learned as learn_round
 from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array
 
 from woh_faiss import WOH, WOHConfig, codes
 from woh_faiss.errors import ConfigError, InputError, NotFittedError
 from woh_faiss.kernel import Kernel
-from woh_faiss.solver import learn_round
 from woh_faiss.statistics import Statistics, widen
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
@@ -47,7 +47,7 @@ def test_every_trainer(maker, check):
     check(maker, X, tags)
 
 
-def test_two_rounds_are_learn_round_on_kernel_tags_and_word_vectors():
+def test_two_rounds_are_learn_round_on_kernel_tags_and_word_vectors(any_blocks):
     """The estimator adds state, not arithmetic; W0, B0 and anchors come from outside here."""
     rng = np.random.default_rng(1)
     (X1, tags1), (X2, tags2) = stream(1), stream(2)

@@ -14,11 +14,12 @@ from scipy.sparse import csr_array
 
 from .config import WOHConfig
 from .frame import cosine, directions, rotation, unit
-from .kernel import Kernel, unit_rows
+from .kernel import Kernel, mapped, unit_rows
 from .memory import Adaptive, Early, Learned
-from .solver import Round, V_of, sign
+from .rows import Rows, Sums, blocks, cut
+from .solver import Codes, Items, Round, V_of, sign
 from .statistics import Statistics, widen
-from .targets import TagSide, decoded
+from .targets import TagSide, Weigher, decoded
 
 Matrix = NDArray[np.float64]
 
@@ -32,81 +33,30 @@ ROOM = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Start:
-    """What a round goes into the solver with: the arguments of `learn_round`, and what they were made of.
+    """What a round goes into the solver with, and what it was made of.
 
     Attributes
     ----------
     kernel : Kernel
-        The map that made `phi`.
-    phi, Y, Z, B0, W0, past, aim, given
+        The map that made the items' φ.
+    items, W0, past
         See `solver.learn_round`.
+    given : int
+        Items that have their final codes already.
     side, early : TagSide, Early or None
         What is remembered of the tags, and of the first items; None where there is nothing.
     """
 
     kernel: Kernel
-    phi: Matrix
-    Y: csr_array
-    Z: Matrix
-    B0: Matrix
+    items: Rows[Items]
     W0: Matrix | None
     past: Statistics
-    aim: Matrix | None = None
     given: int = 0
     side: TagSide | None = None
     early: Early | None = None
 
 
-def semantic_start(
-    X: NDArray[Any],
-    Y: csr_array,
-    Z: Matrix,
-    df: Matrix,
-    known: Learned | None,
-    bare: NDArray[Any],
-    config: WOHConfig,
-    rng: np.random.Generator,
-    A: Matrix | None = None,
-) -> Start:
-    """Where the codes of a chunk start from, and what they aim at.
-
-    Parameters
-    ----------
-    X : (n, d)
-        Features, raw.
-    Y, Z : (n, c) CSR of 0 and 1, (n, f)
-        Tags and word-vector means; every item has a tag.
-    df : (c,)
-        Items that carried each tag so far, this chunk included.
-    known : Learned or None
-        What the rounds before left; None in round 1.
-    bare : (n', d)
-        Features of the chunk's items without a tag: while items are few they help to fit the map.
-    A : (m, d), optional
-        Anchors to use for ever, instead of drawing them.
-    """
-    memory = None if known is None else known.memory
-    n = len(X) + (known.stats.n if known is not None else 0)
-    if known is None or memory is None:
-        early = Early.none(X.shape[1], config.bits, Z.shape[1], Y.shape[1])
-    elif memory.early is None:
-        return _later(X, Y, Z, df, n, known, memory, config)
-    else:
-        early = memory.early
-    return _early(early.and_then(unit_rows(X), Y, Z), df, n, bare, config, rng, A)
-
-
-def remembered(start: Start, done: Round, most: int) -> Adaptive | None:
-    """What is kept after a round beside its statistics, up to `most` items whole; None of a random start."""
-    if start.side is None:
-        return None
-    early = None
-    if start.early is not None and done.stats.n < most:
-        early = replace(start.early, B=done.B)
-    return Adaptive(side=start.side.refitted(start.Y, start.Z, done.B), early=early)
-
-
-def _early(
+def early_start(
     early: Early,
     df: Matrix,
     n: int,
@@ -115,7 +65,19 @@ def _early(
     rng: np.random.Generator,
     A: Matrix | None,
 ) -> Start:
-    """Everything anew from all items so far, while they are few; codes that were given hold still."""
+    """Everything anew from all items so far, while they are few; codes that were given hold still.
+
+    Parameters
+    ----------
+    early : Early
+        The items so far and the chunk's, every one with a tag.
+    df, n : (c,), int
+        Items that carried each tag so far, and items so far, this chunk included.
+    bare : (n', d)
+        Features of the chunk's items without a tag: while items are few they help to fit the map.
+    A : (m, d) or None
+        Anchors to use for ever, instead of drawing them.
+    """
     r, c, f = config.bits, early.Y.shape[1], early.Z.shape[1]
     x = np.vstack([early.x, unit_rows(bare)])
     A = _anchors(x, config.anchors, rng) if A is None else _as_stored(unit_rows(A))
@@ -125,38 +87,103 @@ def _early(
     side = TagSide.start(early.Y, early.Z, df, n, r)
     y, z = side.y(early.Y, df, n), side.z(early.Z)
     Gv, M = _frame(phi, y, z, side, early.B, r, rng)
-    G, given = _aim(Gv, side.times(y, z, M)), len(early.B)
-    B0 = np.vstack([early.B, sign(G[given:])])
-    side = replace(side, M=M)
-    return Start(kernel, phi, y, z, B0, None, past, aim=G, given=given, side=side, early=early)
+    given = len(early.B)
+    aim = _aim(cut(Gv), cut(side.times(y, z, M)))
+    codes = [early.B[rows] for rows in blocks(len(phi))]
+    items = cut(phi).map(_items, cut(y), cut(z), aim, Rows(codes))
+    return Start(kernel, items, None, past, given=given, side=replace(side, M=M), early=early)
 
 
-def _later(
-    X: NDArray[Any],
-    Y: csr_array,
-    Z: Matrix,
+def later_start(
+    X: Rows[NDArray[Any]],
+    Y: Rows[csr_array],
+    Z: Rows[Matrix],
+    side: TagSide,
     df: Matrix,
     n: int,
     known: Learned,
-    memory: Adaptive,
     config: WOHConfig,
 ) -> Start:
-    """What the hash function so far and the tags' part M ask of the chunk."""
-    c, kernel = Y.shape[1], known.hasher.kernel
-    stats, W = known.stats.widened(c), widen(known.W, c)
-    side = memory.side.widened(c).seeing(Y)
-    y, z = side.y(Y, df, n), side.z(Z)
-    phi = kernel.map(X)
-    Gt = side.times(y, z, side.M) if len(side.TT) else decoded(y, z, V_of(stats, config), W)
-    G = _aim(phi @ known.hasher.P, Gt)
-    return Start(kernel, phi, y, z, sign(G), W, stats, aim=G, side=side)
+    """What the hash function so far and the tags' part M ask of the chunk.
+
+    Parameters
+    ----------
+    X, Y, Z : Rows of (b, d), (b, c) CSR of 0 and 1, (b, f)
+        Features, raw; tags and word-vector means. Every item has a tag.
+    side : TagSide
+        That has seen Y.
+    df, n : (c,), int
+        As `early_start`.
+    """
+    kernel = known.hasher.kernel
+    stats, W = known.stats.widened(side.c), widen(known.W, side.c)
+    light = side.light
+    y, z = Y.map(_weighed, side.weigher(df, n)), Z.map(_standardised, light)
+    fitted = len(side.TT) > 0
+    Gt = y.map(_times, z, light) if fitted else y.map(decoded, z, V_of(stats, config), W)
+    phi = X.map(mapped, kernel)
+    aim = _aim(phi.map(_projected, known.hasher.P), Gt)
+    return Start(kernel, phi.map(_items, y, z, aim), W, stats, side=side)
 
 
-def _aim(Gv: Matrix, Gt: Matrix) -> Matrix:
-    """G from what the features ask of each bit, Gv, and the tags, Gt: all (n, r)."""
-    G = unit(Gv) + unit(Gt)
-    G /= max(float(np.abs(G).mean()), 1e-300)
-    return G
+def remembered(start: Start, done: Round, most: int) -> Adaptive | None:
+    """What is kept after a round beside its statistics, up to `most` items whole; None of a random start."""
+    side, early = start.side, None
+    if side is None:
+        return None
+    if start.early is not None and done.stats.n < most:
+        early = replace(start.early, B=done.B)
+    if len(side.TT):
+        side = side.refitted(start.items.sum(_of_codes, done.codes, side.light))
+    return Adaptive(side=side, early=early)
+
+
+def _items(phi: NDArray[Any], y: csr_array, z: Matrix, aim: Matrix, given: Matrix | None = None) -> Items:
+    """A block of items whose codes start from the aim, but for those `given` to its first rows."""
+    if given is None or not len(given):
+        return Items(phi, y, z, sign(aim), aim)
+    return Items(phi, y, z, np.vstack([given, sign(aim[len(given) :])]), aim, len(given))
+
+
+def _projected(phi: NDArray[Any], P: Matrix) -> Matrix:
+    return np.asarray(phi @ P.astype(phi.dtype), np.float64)
+
+
+def _weighed(Y: csr_array, weigher: Weigher) -> csr_array:
+    return weigher.rows(Y)
+
+
+def _standardised(Z: Matrix, side: TagSide) -> Matrix:
+    return side.z(Z)
+
+
+def _times(y: csr_array, z: Matrix, side: TagSide) -> Matrix:
+    return side.times(y, z, side.M)
+
+
+def _of_codes(items: Items, codes: Codes, side: TagSide) -> Sums:
+    return side.of_codes(items.Y, items.Z, codes.B)
+
+
+def _aim(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix]:
+    """G, what features (Gv) and tags (Gt) ask of each bit, each in units of its own: all (b, r)."""
+    squares = Gv.sum(_squares, Gt)
+    rms = [float(np.sqrt(squares[name] / max(squares["size"], 1))) for name in ("Gv", "Gt")]
+    G = Gv.map(_both, Gt, *(value if value > 0 else 1.0 for value in rms))
+    size = float(G.sum(_absolute)["sum"]) / max(squares["size"], 1)
+    return G.map(np.divide, max(size, 1e-300))
+
+
+def _squares(Gv: Matrix, Gt: Matrix) -> Sums:
+    return {"Gv": np.square(Gv).sum(), "Gt": np.square(Gt).sum(), "size": Gv.size}
+
+
+def _both(Gv: Matrix, Gt: Matrix, v: float, t: float) -> Matrix:
+    return Gv / v + Gt / t
+
+
+def _absolute(G: Matrix) -> Sums:
+    return {"sum": np.abs(G).sum()}
 
 
 def _frame(

@@ -24,7 +24,8 @@ __all__ = ["Chunk", "TagLists", "gathered", "joined", "read_chunk"]
 MOST_CLASSES = 1 << 16
 
 _CSR = ("tags_data", "tags_indices", "tags_indptr", "tags_shape")
-_OPTIONAL = ("tags", "tag_names", *_CSR, "ids", "keys", "labels", "groups")
+#: Arrays that a chunk file may have beside its features.
+OPTIONAL = ("tags", "tag_names", *_CSR, "ids", "keys", "labels", "groups")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +134,7 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
         The file is missing or damaged, or an array in it is not as described; one line with the
         file, the key and, where it can, the row.
     """
-    arrays = read_arrays(path, "features", _OPTIONAL)
+    arrays = read_arrays(path, "features", OPTIONAL)
     try:
         return Chunk.of(
             arrays["features"],

@@ -35,3 +35,7 @@ class StoreError(WOHError):
 
 class LockedError(StoreError):
     """Another writer holds the index."""
+
+
+class ClusterError(WOHError):
+    """A cluster lost what a round needed; nothing was changed."""

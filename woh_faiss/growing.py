@@ -17,7 +17,6 @@ from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError
 from .hasher import Hasher
-from .kernel import blocks
 from .naming import (
     Named,
     OnDuplicate,
@@ -28,6 +27,7 @@ from .naming import (
     resolve,
     to_remove,
 )  # fmt: skip
+from .rows import blocks
 from .store import Round, Snapshot, Store
 from .store.writing import Writing
 from .tags import Vocabulary, normalised
@@ -67,6 +67,21 @@ class Grower:
         chunk_hash: str | None = None,
     ) -> Round:
         """Learn `chunk` and append it; see `WOHIndex.update`. `chunk_hash` is its `digest`, if known."""
+
+        def fit(trainer: WOH, chunk: Chunk) -> None:
+            trainer.partial_fit(chunk.features, chunk.tags, word_vectors=word_vectors)
+
+        return self.learned(chunk, fit, timeout, on_duplicate, chunk_hash)
+
+    def learned(
+        self,
+        chunk: Chunk,
+        fit: Callable[[WOH, Chunk], None],
+        timeout: float,
+        on_duplicate: OnDuplicate,
+        chunk_hash: str | None = None,
+    ) -> Round:
+        """`update` where `fit` learns: its chunk's features may be elsewhere, and are not looked at here."""
         if chunk.tags is None:
             raise InputError(
                 "the chunk has no tags to learn from; 'woh-index add' (WOHIndex.add) only encodes it"
@@ -79,7 +94,7 @@ class Grower:
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
             tags: Any = named.chunk.tags
-            trainer.partial_fit(named.chunk.features, tags, word_vectors=word_vectors)
+            fit(trainer, named.chunk)
             learned = bool(trainer.trained_.any())
             committed = writing.commit(
                 kind="trained" if learned else "encoded",
@@ -105,13 +120,41 @@ class Grower:
         self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate, chunk_hash: str | None = None
     ) -> Round:
         """Encode `chunk` and append it; see `WOHIndex.add`. `chunk_hash` is its `digest`, if known."""
+        return self._appended(chunk, lambda X: self._hasher().encode(X), timeout, on_duplicate, chunk_hash)
+
+    def add_codes(self, chunk: Chunk, model: str, timeout: float, on_duplicate: OnDuplicate) -> Round:
+        """Append codes in place of features; see `WOHIndex.add_codes`."""
+
+        def same(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+            if packed.shape[1] * 8 != self._config.bits:
+                raise InputError(
+                    f"codes have {packed.shape[1] * 8} bits, the index has {self._config.bits}; "
+                    "encode with its own hash function, WOHIndex.hasher"
+                )
+            if model != (mine := self._hasher().fingerprint):
+                raise InputError(
+                    f"the codes are of hash function {validate.short(model[:12])}, the index is at "
+                    f"{mine[:12]!r}; encode the features again with WOHIndex.hasher"
+                )
+            return packed
+
+        return self._appended(chunk, same, timeout, on_duplicate)
+
+    def _appended(
+        self,
+        chunk: Chunk,
+        encode: Callable[[NDArray[Any]], NDArray[np.uint8]],
+        timeout: float,
+        on_duplicate: OnDuplicate,
+        chunk_hash: str | None = None,
+    ) -> Round:
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
                 return self._nothing_new(chunk_hash or digest(chunk), named, writing)
             started = time.perf_counter()
             self._check(writing.snapshot)
-            packed = self._hasher().encode(named.chunk.features)
+            packed = encode(named.chunk.features)
             tags = named.chunk.tags
             committed = writing.commit(
                 kind="encoded",
@@ -223,9 +266,12 @@ class Grower:
 
 
 def digest(chunk: Chunk) -> str:
-    """SHA-256 over what the chunk says, in whatever file it says it; names the chunk in the catalogue."""
+    """SHA-256 over what the chunk says, in whatever file it says it; names the chunk in the catalogue.
+
+    Of features that are on other machines only shape and dtype are in it.
+    """
     sha = hashlib.sha256(repr((chunk.features.shape, chunk.features.dtype.str)).encode())
-    for rows in blocks(len(chunk)):
+    for rows in blocks(len(chunk)) if isinstance(chunk.features, np.ndarray) else ():
         sha.update(np.ascontiguousarray(chunk.features[rows]).data)
     if chunk.tags is not None:
         sha.update("\0".join(chunk.tags.names).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
 from .errors import InputError
-from .kernel import Kernel, Matrix, blocks
+from .kernel import Kernel, Matrix
+from .rows import blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,15 @@ class Hasher:
     def bits(self) -> int:
         """Length r of the codes it gives."""
         return int(self.P.shape[1])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all its numbers, in hex: codes are comparable where it is the same."""
+        sha = hashlib.sha256(np.asarray(self.kernel.A, "<f8").tobytes())
+        for name, value in sorted(self.arrays().items()):
+            sha.update(f"{name} {value.shape} {value.dtype}".encode())
+            sha.update(value.tobytes())
+        return sha.hexdigest()
 
     def decision_function(self, X: ArrayLike) -> Matrix:
         """φ(x) P of each row, before the sign: (n, d) of any real dtype → (n, r) float64.

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from . import codes
 from .chunks import Chunk, gathered, joined
+from .code_files import checked, read_codes
 from .config import WOHConfig
 from .errors import InputError, StoreError
 from .reading import IndexReader
@@ -159,6 +160,47 @@ class WOHIndex(IndexReader):
         and NotFittedError where no round was learned yet.
         """
         return self._grow.add(_as_chunk(features, tags, ids, keys), timeout, on_duplicate)
+
+    def add_codes(
+        self,
+        packed: str | os.PathLike[str] | ArrayLike,
+        tags: Any = None,
+        *,
+        model: str | None = None,
+        ids: ArrayLike | None = None,
+        keys: Sequence[str] | None = None,
+        on_duplicate: OnDuplicate = "error",
+        timeout: float = 10.0,
+    ) -> Round:
+        """Append codes that were made elsewhere with this index's newest hash function; nothing is learned.
+
+        Parameters
+        ----------
+        packed : path, or (n, bits // 8) uint8
+            A file of `write_codes`, which brings its own tags, ids and keys; or codes of `Hasher.encode`.
+        model : str
+            `fingerprint` of the hash function that made them, `WOHIndex.hasher`; a file brings its own.
+
+        Raises
+        ------
+        InputError
+            As `add`; the codes have another width, or another hash function made them.
+        NotFittedError, LockedError, StoreError
+            As `add`.
+        """
+        if isinstance(packed, str | os.PathLike):
+            if any(given is not None for given in (tags, model, ids, keys)):
+                raise InputError(
+                    "a file of codes brings its own tags, ids, keys and model; give none beside it"
+                )
+            chunk, model = read_codes(packed)
+        else:
+            chunk = checked(packed, tags, ids=ids, keys=keys)
+        if model is None:
+            raise InputError(
+                "codes without a model; give the fingerprint of the hash function that made them"
+            )
+        return self._grow.add_codes(chunk, model, timeout, on_duplicate)
 
     def remove(
         self,

@@ -8,7 +8,6 @@ given, so that a single query maps to zeros. Here both are frozen at round 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,26 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .rows import Rows, Sums, blocks, cut
 
 Matrix = NDArray[np.float64]
 Single = NDArray[np.float32]
 
-#: Rows mapped at a time: large enough for BLAS, small enough that no second n x d array is ever made.
-BLOCK = 4096
 #: ‖centre of the anchors‖² in widths from which float32 loses more than 1e-5 of the exponent.
 _FAR = 16
 #: Squared lengths that float32 products stay finite with.
 _HUGE = 1e30
 
 
-def blocks(n: int) -> Iterator[slice]:
-    """Slices that cover n rows, `BLOCK` at a time."""
-    return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
-
-
 def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
     """‖x − a‖² of every row of X (n, d), any real dtype, to every row of A (m, d): (n, m), never negative."""
-    X = np.asarray(X, dtype=np.float64)
+    X = np.asarray(X, dtype=np.float64, order="C")
     D: Matrix = X @ A.T
     D *= -2.0
     D += np.einsum("ij,ij->i", X, X)[:, None]
@@ -46,7 +39,7 @@ def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
 
 def unit_rows(X: NDArray[Any]) -> Matrix:
     """Rows of X (n, d) scaled to length 1 in float64; a row of zeros stays one."""
-    rows: Matrix = np.array(X, dtype=np.float64)
+    rows: Matrix = np.array(X, dtype=np.float64, order="C")
     length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
     rows /= np.where(length > 0, length, 1.0)  # in place: another array of that size costs more than the sums
     return rows
@@ -105,7 +98,7 @@ class Kernel:
             centre, unit = self._moved
             X = ((unit_rows(X) if self.unit else X) - centre) / unit
         with np.errstate(over="ignore"):
-            x = np.asarray(X, np.float32)
+            x = np.asarray(X, np.float32, order="C")  # sums depend on it
             squared = np.einsum("ij,ij->i", x, x)
         huge = ~(squared < _HUGE)
         if huge.any():  # float32 cannot square them; if they are not scaled they are like no anchor
@@ -137,21 +130,26 @@ class Kernel:
         InputError
             All items are alike, so that there is no width.
         """
-        width = _mean_squared_distance(X, A, unit=energy) / (2 if energy else 1)
+        return cls.fit_rows(cut(X), A, energy=energy)
+
+    @classmethod
+    def fit_rows(cls, X: Rows[NDArray[Any]], A: NDArray[Any], *, energy: bool = False) -> Kernel:
+        """`fit` on a first chunk that is in blocks."""
+        origin = np.asarray(A[0], np.float64)  # distances are measured from there: no sums of large numbers
+        x, a = X.sum(_moments, origin, energy), _moments(A, origin, False)
+        n, m = x["n"], a["n"]
+        # The mean of ‖x − a‖² is mean ‖x‖² + mean ‖a‖² − 2 mean(x) mean(a).
+        width = x["squares"] / n + a["squares"] / m - 2 * float((x["sum"] / n) @ (a["sum"] / m))
         if not width > 0:
             raise InputError(
-                f"the {len(X)} items of the first chunk all have the same features; "
+                f"the {n} items of the first chunk all have the same features; "
                 "give a chunk whose items differ"
             )
-        bare = cls(A, width, np.zeros(len(A)), unit=energy)
-        mean, squares = np.zeros(len(A)), 0.0
-        for rows in blocks(len(X)):
-            K = bare.similarities(X[rows])
-            mean += K.sum(axis=0, dtype=np.float64)
-            squares += float(np.einsum("ij,ij->i", K, K).sum(dtype=np.float64))
-        mean /= len(X)
-        scale = max(squares / len(X) - float(mean @ mean), 0.0) ** 0.5 if energy else 1.0
-        return cls(A, width, mean, scale, energy)
+        bare = cls(A, width / (2 if energy else 1), np.zeros(m), unit=energy)
+        of_map = X.sum(_of_similarities, bare)
+        mean = of_map["sum"] / n
+        scale = max(of_map["squares"] / n - float(mean @ mean), 0.0) ** 0.5 if energy else 1.0
+        return cls(A, bare.width, mean, scale, energy)
 
     def map(self, X: NDArray[Any]) -> Matrix:
         """φ of the rows of X: (n, d) of any real dtype → (n, m) float64."""
@@ -163,20 +161,23 @@ class Kernel:
         return phi
 
 
-def _mean_squared_distance(X: NDArray[Any], A: NDArray[Any], *, unit: bool) -> float:
-    """The mean of ‖x − a‖² over all rows x of X (n, d), scaled to length 1 if asked, and a of A (m, d).
+def mapped(X: NDArray[Any], kernel: Kernel) -> Single:
+    """`Kernel.map` of a block of rows, kept in the precision in which it was made."""
+    phi = kernel.similarities(X)
+    phi -= kernel.mean.astype(np.float32)
+    phi /= np.float32(kernel.scale)
+    return phi
 
-    mean ‖x‖² + mean ‖a‖² − 2 mean(x) mean(a), measured from the first anchor: no sums of large numbers.
-    """
-    origin = np.asarray(A[0], np.float64)
-    total, squares = np.zeros(len(origin)), 0.0
-    for rows in blocks(len(X)):
-        x = (unit_rows(X[rows]) if unit else np.asarray(X[rows], np.float64)) - origin
-        total += x.sum(axis=0)
-        squares += float(np.einsum("ij,ij->", x, x))
-    a = np.asarray(A, np.float64) - origin
-    mean = squares / len(X) + float(np.einsum("ij,ij->", a, a)) / len(a)
-    return mean - 2 * float((total / len(X)) @ a.mean(axis=0))
+
+def _moments(X: NDArray[Any], origin: Matrix, unit: bool) -> Sums:
+    x = (unit_rows(X) if unit else np.asarray(X, np.float64)) - origin
+    return {"n": len(x), "sum": x.sum(axis=0), "squares": float(np.einsum("ij,ij->", x, x))}
+
+
+def _of_similarities(X: NDArray[Any], kernel: Kernel) -> Sums:
+    K = kernel.similarities(X)
+    squares = np.einsum("ij,ij->i", K, K).sum(dtype=np.float64)
+    return {"sum": K.sum(axis=0, dtype=np.float64), "squares": float(squares)}
 
 
 def reference_map(X: NDArray[Any], A: Matrix) -> Matrix:

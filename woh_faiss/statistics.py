@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from .errors import InputError
+from .rows import Sums
 from .validate import stored
 
 Matrix = NDArray[np.float64]
@@ -70,26 +71,10 @@ class Statistics:
         """Σ φᵀB: (m, r)."""
         return self.C2.T
 
-    def with_features(self, phi: Matrix) -> Statistics:
-        """After adding a chunk's φ (n, m) to C3: the part of a round that does not depend on B."""
-        return replace(self, C3=self.C3 + phi.T @ phi)  # m x m
-
-    def with_codes(self, B: Matrix, phi: NDArray[Any]) -> Statistics:
-        """After adding codes B (n, r) of items with features φ (n, m) to C2, multiplied in φ's dtype."""
-        return replace(self, C2=self.C2 + B.T.astype(phi.dtype) @ phi, n=self.n + len(B))  # r x m
-
-    def with_words(self, B: Matrix, Z: Matrix) -> Statistics:
-        """After adding codes B (n, r) of items with word vectors Z (n, f) to C1 and C5."""
-        return replace(self, C1=self.C1 + B.T @ B, C5=self.C5 + B.T @ Z)  # r x r, r x f
-
-    def with_weights(self, B: Matrix, k: Matrix, Y: csr_array) -> Statistics:
-        """After adding the weighted terms of B (n, r), weights k (n,) and tags Y (n, c), CSR."""
-        kB = k[:, None] * B  # n x r
-        return replace(
-            self,
-            D1=self.D1 + B.T @ kB,  # r x r
-            D2=self.D2 + (Y.T @ kB).T,  # r x c
-        )
+    def plus(self, *sums: Sums) -> Statistics:
+        """With what a chunk's rows add: sums of `of_features` and the like."""
+        more = {name: value for part in sums for name, value in part.items()}
+        return replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
 
     def widened(self, c: int) -> Statistics:
         """With room for c tags: tags that nobody carried so far add columns of zeros, which is exact."""
@@ -109,6 +94,28 @@ class Statistics:
         if values["n"] < 0:
             raise InputError(f"it has learned from {values['n']} items, which cannot be")
         return cls(**values)
+
+
+def of_features(phi: NDArray[np.floating[Any]]) -> Sums:
+    """What rows with features φ (n, m) add to C3, in float64: what of a round does not depend on B."""
+    phi = phi.astype(np.float64, copy=False)
+    return {"C3": phi.T @ phi}  # m x m
+
+
+def of_codes(B: Matrix, phi: NDArray[np.floating[Any]]) -> Sums:
+    """What codes B (n, r) of rows with features φ (n, m) add to C2, multiplied in φ's dtype."""
+    return {"C2": B.T.astype(phi.dtype) @ phi, "n": len(B)}  # r x m
+
+
+def of_words(B: Matrix, Z: Matrix) -> Sums:
+    """What codes B (n, r) of rows with word vectors Z (n, f) add to C1 and C5."""
+    return {"C1": B.T @ B, "C5": B.T @ Z}  # r x r, r x f
+
+
+def of_weights(B: Matrix, k: Matrix, Y: csr_array) -> Sums:
+    """The weighted terms of codes B (n, r), weights k (n,) and tags Y (n, c), CSR."""
+    kB = k[:, None] * B  # n x r
+    return {"D1": B.T @ kB, "D2": (Y.T @ kB).T}  # r x r, r x c
 
 
 def widen(M: Matrix, c: int) -> Matrix:

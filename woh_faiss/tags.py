@@ -171,23 +171,24 @@ class Vocabulary:
         tagged = int(np.count_nonzero(np.diff(Y.indptr)))
         return grown, Coverage(len(new), len(grown.tags), own, len(tags), tagged), list(seen)
 
+    def incidence(self, tags: TagLists) -> csr_array:
+        """Y (n, c) of n items: float64 CSR of 0 and 1, sorted columns, none twice."""
+        return self._incidence(len(tags), *_distinct(tags))
+
     def matrices(self, tags: TagLists) -> tuple[csr_array, NDArray[np.float64], NDArray[np.bool_]]:
         """Y, Z and which items are known, for n items.
 
         Returns
         -------
-        Y : (n, c) float64 CSR of 0 and 1
-            Sorted columns, none twice.
+        Y : (n, c) float64 CSR
+            See `incidence`.
         Z : (n, f) float64
-            Plain mean of the vectors of an item's admitted tags; zeros where it has none.
+            See `mean_vectors`.
         known : (n,) bool
             The item carries at least one admitted tag.
         """
-        Y = self._incidence(len(tags), *_distinct(tags))
-        degree = np.diff(Y.indptr)
-        Z: NDArray[np.float64] = Y @ self.E
-        Z /= np.maximum(degree, 1)[:, None]
-        return Y, Z, degree > 0
+        Y = self.incidence(tags)
+        return Y, mean_vectors(Y, self.E), np.diff(Y.indptr) > 0
 
     def rows(self, tags: Iterable[str] | None = None) -> list[tuple[int | None, str, int, bytes | None]]:
         """(column, tag, count, vector) of the given tags, or of all ever seen, for the catalogue.
@@ -246,6 +247,13 @@ class Vocabulary:
         rows, columns = rows[kept], columns[kept]
         order = np.lexsort((columns, rows))
         return csr_array((np.ones(len(order)), columns[order], _ends(rows, n)), shape=(n, len(self.tags)))
+
+
+def mean_vectors(Y: csr_array, E: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Plain mean of the vectors E (c, f) of an item's admitted tags, Y (n, c); zeros where it has none."""
+    Z: NDArray[np.float64] = Y @ E
+    Z /= np.maximum(np.diff(Y.indptr), 1)[:, None]
+    return Z
 
 
 def _distinct(tags: TagLists) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:

@@ -17,6 +17,7 @@ from scipy.linalg import cho_solve
 from scipy.sparse import coo_array, csr_array
 
 from .errors import InputError
+from .rows import Sums
 from .solver import factor, squared_lengths
 from .validate import stored
 
@@ -32,8 +33,8 @@ MOST_COLUMNS = 1500
 RIDGE_M = 0.1
 
 
-def smoothed(Y: csr_array, C: csr_array, df: Matrix) -> csr_array:
-    """Y + Y R: each tag's mark, and a share of it for the tags it occurs with.
+def shares(C: csr_array, df: Matrix) -> csr_array:
+    """R, what each tag adds to the tags it occurs with.
 
     R_ij = C_ij / √(df_i df_j) for the `NEIGHBOURS` largest of a row, i ≠ j, rows scaled to sum to at most 1.
     C (c, c) counts the items that carry both tags, df (c,) those that carry one.
@@ -46,8 +47,27 @@ def smoothed(Y: csr_array, C: csr_array, df: Matrix) -> csr_array:
     strength = pairs.data[off] / np.sqrt(d[i] * d[j])
     kept = _largest(i, j, strength, NEIGHBOURS)
     R = csr_array((strength[kept], (i[kept], j[kept])), shape=C.shape)
-    R = csr_array(R.multiply(1.0 / np.maximum(np.asarray(R.sum(axis=1)).reshape(-1, 1), 1.0)))
-    return csr_array(Y + Y @ R)
+    return csr_array(R.multiply(1.0 / np.maximum(np.asarray(R.sum(axis=1)).reshape(-1, 1), 1.0)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weigher:
+    """Tags of items to tag rows, the same for every item.
+
+    Attributes
+    ----------
+    R : (c, c) csr
+        See `shares`.
+    idf : (c,)
+        What each tag counts.
+    """
+
+    R: csr_array
+    idf: Matrix
+
+    def rows(self, Y: csr_array) -> csr_array:
+        """Tag rows of length 1 of Y (·, c) of 0 and 1: the marks, what co-occurring tags add, times idf."""
+        return unit_length(csr_array(csr_array(Y + Y @ self.R).multiply(self.idf)))
 
 
 def _largest(i: NDArray[Any], j: NDArray[Any], values: Matrix, most: int) -> NDArray[np.intp]:
@@ -153,11 +173,15 @@ class TagSide:
         C.sort_indices()
         return replace(self, C=C)
 
-    def y(self, Y: csr_array, df: Matrix, n: int) -> csr_array:
-        """Tag rows of length 1: Y (·, c) of 0 and 1, smoothed, times log((1 + n) / (1 + df))."""
+    def weigher(self, df: Matrix, n: int) -> Weigher:
+        """What makes tag rows, with idf = log((1 + n) / (1 + df)) of n items so far."""
         idf = np.log((1.0 + n) / (1.0 + np.minimum(df, n)))
         # A tag that everyone carries says nothing, but an item that carries no other must not vanish.
-        return unit_length(csr_array(smoothed(Y, self.C, df).multiply(np.maximum(idf, 1e-3))))
+        return Weigher(shares(self.C, df), np.maximum(idf, 1e-3))
+
+    def y(self, Y: csr_array, df: Matrix, n: int) -> csr_array:
+        """Tag rows of length 1: Y (·, c) of 0 and 1, smoothed, times log((1 + n) / (1 + df))."""
+        return self.weigher(df, n).rows(Y)
 
     def z(self, Z: Matrix) -> Matrix:
         """Standardised word vectors (·, f)."""
@@ -185,14 +209,21 @@ class TagSide:
         K[c:, c:] = self.q**2 * (z.T @ z)
         return K
 
-    def refitted(self, y: csr_array, z: Matrix, B: Matrix) -> TagSide:
-        """After fitting M to the final codes B (n, r), too: the ridge regression of all codes so far on T."""
-        if not len(self.TT) or not len(z):
-            return self
-        TT, TB = self.TT + self.gram(y, z), self.TB + self.transposed_times(y, z, B)
+    def of_codes(self, y: csr_array, z: Matrix, B: Matrix) -> Sums:
+        """What items with final codes B (n, r) add to TT and TB."""
+        return {"TT": self.gram(y, z), "TB": self.transposed_times(y, z, B)}
+
+    def refitted(self, sums: Sums) -> TagSide:
+        """After fitting M to a chunk's final codes, too: the ridge regression of all codes so far on T."""
+        TT, TB = self.TT + sums["TT"], self.TB + sums["TB"]
         energy = np.trace(TT) / len(TT)
         M = self.M if energy <= 0 else cho_solve(factor(TT, RIDGE_M * energy), TB, check_finite=False)
         return replace(self, TT=TT, TB=TB, M=M)
+
+    @property
+    def light(self) -> TagSide:
+        """Without what only the whole chunk needs: for the steps over its rows."""
+        return replace(self, C=csr_array((0, 0)), TT=np.zeros((0, 0)), TB=np.zeros((0, 0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Every field by name, the sparse one as its three parts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -10,19 +11,37 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from . import codes, validate
-from .adaptive import Start, remembered, semantic_start
+from .adaptive import Start, early_start, later_start, remembered
 from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError, NotFittedError
 from .hasher import Hasher
-from .kernel import Kernel, Matrix
-from .memory import Adaptive, Learned
-from .solver import learn_round, sign
+from .kernel import Kernel, Matrix, mapped, unit_rows
+from .memory import Adaptive, Early, Learned
+from .rows import Features, Rows, cut
+from .solver import Codes, Items, learn_round, sign
 from .statistics import Statistics, widen
-from .tags import Vocabulary
+from .tags import Vocabulary, mean_vectors
 
 if TYPE_CHECKING:
+    from .tag_lists import TagLists
     from .vectors import WordVectors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tagged:
+    """A chunk and what its tags say.
+
+    `trained` (n,) marks the items with a known tag; `Y` is theirs, `Y_rows` and `Z_rows` are their tags and
+    word-vector means, of width `f`, where the features are.
+    """
+
+    features: Features
+    trained: NDArray[np.bool_]
+    Y: csr_array
+    Y_rows: Rows[csr_array]
+    Z_rows: Rows[Matrix]
+    f: int
 
 
 class WOH:
@@ -110,6 +129,14 @@ class WOH:
         return None if self._learned is None else self._learned.anchors
 
     @property
+    def looks_at_all(self) -> bool:
+        """Whether the next round looks at all rows of its chunk at once, as the first of a semantic start."""
+        if self.config.start == "random":
+            return False
+        memory = None if self._learned is None else self._learned.memory
+        return memory is None or memory.early is not None
+
+    @property
     def n_features_in_(self) -> int:
         """Width d of the features it was fitted with."""
         return self.hasher_.d
@@ -158,22 +185,41 @@ class WOH:
         chunk = Chunk.of(validate.features(X, d=self._learned.hasher.d if self._learned else None), tags)
         if chunk.tags is None:
             raise InputError("tags are None; give one tag list an item, or encode the items instead")
-        config = self.config
+        Z = None if Z is None else _checked("Z", Z, (len(chunk), None))
+        return self.learn(Features(chunk.features), chunk.tags, word_vectors=word_vectors, Z=Z, B0=B0)
+
+    def learn(
+        self,
+        features: Features,
+        tags: TagLists,
+        *,
+        word_vectors: WordVectors | None = None,
+        Z: Matrix | None = None,
+        B0: ArrayLike | None = None,
+    ) -> Self:
+        """`partial_fit` of features that may be on other machines; theirs are checked there."""
+        config, n = self.config, features.shape[0]
         vocabulary, coverage, touched = self.vocabulary_.learn(
-            chunk.tags, word_vectors, seed=config.seed, vector_size=config.vector_size
+            tags, word_vectors, seed=config.seed, vector_size=config.vector_size
         )
-        Y, Z_tags, trained = vocabulary.matrices(chunk.tags)
-        Zs = Z_tags if Z is None else _checked("Z", Z, (len(chunk), None))
-        misfit = np.zeros(len(chunk), np.int64)
+        Y = vocabulary.incidence(tags)
+        trained = np.diff(Y.indptr) > 0
+        misfit = np.zeros(n, np.int64)
         if trained.any():
-            learned, packed, misfit[trained] = self._round(chunk.features, Y, Zs, trained, vocabulary, B0)
+            Y_rows = features.beside(cut(Y[trained]))
+            if Z is None:
+                Z_rows, f = Y_rows.map(mean_vectors, vocabulary.E), vocabulary.f
+            else:
+                Z_rows, f = features.beside(cut(Z[trained])), Z.shape[1]
+            chunk = _Tagged(features, trained, Y[trained], Y_rows, Z_rows, f)
+            learned, packed, misfit[trained] = self._round(chunk, vocabulary.df, B0)
         elif self._learned is None:
             raise InputError(
-                f"none of the {len(chunk)} items of the first chunk has a tag that was seen "
+                f"none of the {n} items of the first chunk has a tag that was seen "
                 f"{config.min_count} times; give a chunk with more tags, or a smaller min_count"
             )
         else:  # nothing to learn from: encode with the function there is
-            learned, packed = self._learned, self.encode(chunk.features)
+            learned, packed = self._learned, _encoded(features, None, self.hasher_)
 
         self.rounds_ += bool(trained.any())
         self.vocabulary_, self.coverage_, self.touched_ = vocabulary, coverage, touched
@@ -181,79 +227,82 @@ class WOH:
         return self
 
     def _round(
-        self,
-        X: NDArray[Any],
-        Y: csr_array,
-        Z: Matrix,
-        trained: NDArray[np.bool_],
-        vocabulary: Vocabulary,
-        B0: ArrayLike | None,
+        self, chunk: _Tagged, df: Matrix, B0: ArrayLike | None
     ) -> tuple[Learned, NDArray[np.uint8], NDArray[np.int64]]:
         """One more round, the chunk's codes (the new function's for items that took no part), the misfits
         of those that did."""
-        config, known = self.config, self._learned
+        config, known, trained = self.config, self._learned, chunk.trained
         if known is not None:
-            _same_width(Z.shape[1], known.stats.C5.shape[1])
+            _same_width(chunk.f, known.stats.C5.shape[1])
         rng = np.random.default_rng((config.seed, self.rounds_ + 1))
         anchors: NDArray[Any] | None = None
-        if config.start == "random":
-            start, anchors = self._random_start(X, Y, Z, B0, trained, rng)
+        semantic = config.start == "semantic"
+        if semantic:
+            start = self._semantic_start(chunk, df, B0, rng)
         else:
-            if B0 is not None or self.W0 is not None:
-                raise InputError(
-                    'B0 and W0 are given, expected neither with a semantic start; use start="random"'
-                )
-            A = None if self.A is None else _checked("A", self.A, (None, X.shape[1]))
-            bare = X[~trained]
-            start = semantic_start(
-                X[trained], Y[trained], Z[trained], vocabulary.df, known, bare, config, rng, A
-            )
-        done = learn_round(
-            start.phi, start.Y, start.Z, start.B0, start.W0, start.past, config,
-            aim=start.aim, given=start.given,
-        )  # fmt: skip
+            start, anchors = self._random_start(chunk, B0, rng)
+        done = learn_round(start.items, start.W0, start.past, config, semantic=semantic)
         memory = remembered(start, done, config.anchors if self.A is None else 0)
         if memory is not None and memory.early is None:
             anchors = start.kernel.A.astype(np.float32)
         hasher = Hasher(start.kernel, done.P)
-        packed = np.empty((len(X), config.bits // 8), np.uint8)
-        packed[trained] = codes.pack(done.B[start.given :])
-        packed[~trained] = hasher.encode(X[~trained])
-        new = slice(start.given, None)
-        misfit = (sign(start.phi[new] @ done.P) != done.B[new]).sum(axis=1)
+        packed = np.empty((len(trained), config.bits // 8), np.uint8)
+        packed[trained] = np.concatenate(done.codes.map(_packed).gathered())[start.given :]
+        if not trained.all():
+            packed[~trained] = _encoded(chunk.features, ~trained, hasher)
+        misfit = np.concatenate(start.items.map(_misfit, done.codes, done.P).gathered())[start.given :]
         return Learned(hasher, done.W, done.stats, memory, anchors), packed, misfit
 
+    def _semantic_start(
+        self, chunk: _Tagged, df: Matrix, B0: ArrayLike | None, rng: np.random.Generator
+    ) -> Start:
+        """Of features and tags; see `adaptive`."""
+        if B0 is not None or self.W0 is not None:
+            raise InputError(
+                'B0 and W0 are given, expected neither with a semantic start; use start="random"'
+            )
+        config, known, d = self.config, self._learned, chunk.features.shape[1]
+        A = None if self.A is None else _checked("A", self.A, (None, d))
+        memory = None if known is None else known.memory
+        n, c = chunk.Y.shape
+        if known is not None and memory is not None and memory.early is None:
+            side, X = memory.side.widened(c).seeing(chunk.Y), chunk.features.rows(chunk.trained)
+            return later_start(X, chunk.Y_rows, chunk.Z_rows, side, df, known.stats.n + n, known, config)
+        early = None if memory is None else memory.early
+        if early is None:
+            early = Early.none(d, config.bits, chunk.f, c)
+        n += 0 if known is None else known.stats.n
+        X_tagged, bare = (chunk.features.take(np.flatnonzero(w)) for w in (chunk.trained, ~chunk.trained))
+        early = early.and_then(unit_rows(X_tagged), chunk.Y, np.vstack(chunk.Z_rows.gathered()))
+        return early_start(early, df, n, bare, config, rng, A)
+
     def _random_start(
-        self,
-        X: NDArray[Any],
-        Y: csr_array,
-        Z: Matrix,
-        B0: ArrayLike | None,
-        rows: NDArray[np.bool_],
-        rng: np.random.Generator,
+        self, chunk: _Tagged, B0: ArrayLike | None, rng: np.random.Generator
     ) -> tuple[Start, NDArray[Any] | None]:
         """The paper's: random codes, and in round 1 a random W; and the anchors."""
-        r, c = self.config.bits, Y.shape[1]
+        n, r, c = len(chunk.trained), self.config.bits, chunk.Y.shape[1]
         anchors: NDArray[Any] | None
         if self._learned is None:
-            drawn = self._first_anchors(X, rng)
-            kernel, anchors = Kernel.fit(X, drawn), drawn
-            past = Statistics.zero(r=r, m=len(kernel.A), f=Z.shape[1], c=c)
+            drawn = self._first_anchors(chunk.features, rng)
+            kernel, anchors = Kernel.fit_rows(chunk.features.rows(), drawn), drawn
+            past = Statistics.zero(r=r, m=len(kernel.A), f=chunk.f, c=c)
             W = rng.standard_normal((r, c)) if self.W0 is None else _checked("W0", self.W0, (r, c))
         else:
             kernel, anchors = self._learned.hasher.kernel, self._learned.anchors
             past, W = self._learned.stats.widened(c), widen(self._learned.W, c)
-        n = int(rows.sum())
-        B = rng.standard_normal((n, r)) if B0 is None else _checked("B0", B0, (len(X), r))[rows]
-        phi = kernel.map(X[rows])
-        return Start(kernel, phi, Y[rows], Z[rows], sign(B), W, past), anchors
+        if B0 is None:  # drawn a block at a time: the numbers are those of one draw
+            start = [codes.pack(rng.standard_normal((Y.shape[0], r))) for Y in cut(chunk.Y).gathered()]
+        else:
+            start = list(cut(codes.pack(_checked("B0", B0, (n, r))[chunk.trained])).gathered())
+        phi = chunk.features.rows(chunk.trained).map(mapped, kernel)
+        items = phi.map(_starting, chunk.Y_rows, chunk.Z_rows, chunk.features.beside(Rows(start)))
+        return Start(kernel, items, W, past), anchors
 
-    def _first_anchors(self, X: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    def _first_anchors(self, X: Features, rng: np.random.Generator) -> NDArray[Any]:
+        n, d = X.shape
         if self.A is not None:
-            return _checked("A", self.A, (None, X.shape[1]))
-        m = min(self.config.anchors, len(X))
-        anchors: NDArray[Any] = np.array(X[np.sort(rng.choice(len(X), m, replace=False))])
-        return anchors
+            return _checked("A", self.A, (None, d))
+        return X.take(np.sort(rng.choice(n, min(self.config.anchors, n), replace=False)))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the vocabulary and `anchors_`, as arrays by name, to go on from later.
@@ -288,6 +337,29 @@ class WOH:
             hasher, validate.stored(state, "W", 2), Statistics.from_arrays(state), memory, anchors
         )
         return woh
+
+
+def _starting(phi: NDArray[Any], Y: csr_array, Z: Matrix, packed: NDArray[np.uint8]) -> Items:
+    return Items(phi, Y, Z, codes.unpack(packed).astype(np.float64))
+
+
+def _packed(block: Codes) -> NDArray[np.uint8]:
+    return codes.pack(block.B)
+
+
+def _misfit(items: Items, block: Codes, P: Matrix) -> NDArray[np.int64]:
+    """Bits in which the codes differ from what features alone get: (b,)."""
+    misfit: NDArray[np.int64] = (sign(items.phi @ P) != block.B).sum(axis=1)
+    return misfit
+
+
+def encoded(X: NDArray[Any], hasher: Hasher) -> NDArray[np.uint8]:
+    """`Hasher.encode` of a block of rows."""
+    return hasher.encode(X)
+
+
+def _encoded(features: Features, wanted: NDArray[np.bool_] | None, hasher: Hasher) -> NDArray[np.uint8]:
+    return np.concatenate(features.rows(wanted).map(encoded, hasher).gathered())
 
 
 def _same_width(f: int, fitted: int) -> None:

@@ -31,13 +31,16 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     rng = np.random.default_rng(0)
     start, fit = targets.TagSide.start, kernel.Kernel.fit
 
-    def random_codes(learn: Any, phi: Any, Y: Any, Z: Any, B0: Any, *rest: Any, **named: Any) -> Any:
-        drawn = rng.choice([-1.0, 1.0], size=B0.shape)
-        drawn[: named["given"]] = B0[: named["given"]]
-        return learn(phi, Y, Z, drawn, *rest, **named)
+    def drawn(items: Any) -> Any:
+        B0 = rng.choice([-1.0, 1.0], size=items.B0.shape)
+        B0[: items.given] = items.B0[: items.given]
+        return replace(items, B0=B0)
 
-    def no_steps(learn: Any, phi: Any, Y: Any, Z: Any, B0: Any, *rest: Any, **named: Any) -> Any:
-        return learn(phi, Y, Z, B0, *rest, **(named | {"given": len(B0)}))
+    def random_codes(learn: Any, items: Any, *rest: Any, **named: Any) -> Any:
+        return learn(items.map(drawn), *rest, **named)
+
+    def no_steps(learn: Any, items: Any, *rest: Any, **named: Any) -> Any:
+        return learn(items.map(lambda block: replace(block, given=len(block.B0))), *rest, **named)
 
     def stiff(factor: Any, C: Any, ridge: Any) -> Any:
         return factor(C, ridge * 800 if len(C) > 200 else ridge)  # of P: those of V and W are r + 1 wide
@@ -60,8 +63,12 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         centred = replace(bare, mean=bare.map(X).mean(axis=0))
         return replace(centred, scale=float(np.sqrt(np.square(centred.map(X)).sum(axis=1).mean())))
 
-    def not_tfidf(self: Any, Y: csr_array, df: Any, n: int) -> csr_array:
-        return targets.unit_length(targets.smoothed(Y, self.C, df))
+    def not_tfidf(self: Any, df: Any, n: int) -> Any:
+        return targets.Weigher(targets.shares(self.C, df), np.ones(len(df)))
+
+    class Raw(targets.Weigher):
+        def rows(self, Y: csr_array) -> csr_array:
+            return Y.astype(float)
 
     learn, aim, keep = trainer.learn_round, adaptive._aim, adaptive.remembered
     factor, sparing = solver.factor, solver._sparing
@@ -73,19 +80,19 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "codes start at random": ({}, {"trainer.learn_round": partial(random_codes, learn)}),
         "no steps: codes are sign(G)": ({}, {"trainer.learn_round": partial(no_steps, learn)}),
         "no aim in the steps (mu = 0)": ({"mu": 0.0}, {}),
-        "G of the tags alone": ({}, {"adaptive._aim": lambda Gv, Gt: aim(0 * Gv, Gt)}),
-        "G of the features alone": ({}, {"adaptive._aim": lambda Gv, Gt: aim(Gv, 0 * Gt)}),
+        "G of the tags alone": ({}, {"adaptive._aim": lambda Gv, Gt: aim(Gv.map(np.zeros_like), Gt)}),
+        "G of the features alone": ({}, {"adaptive._aim": lambda Gv, Gt: aim(Gv, Gt.map(np.zeros_like))}),
         "frame not turned (no ITQ)": ({}, {"frame.ITQ": 0}),
         "given codes have no room: r directions": ({}, {"adaptive.ROOM": 1}),
         "no first items kept": ({}, {"trainer.remembered": lambda s, done, most: keep(s, done, 0)}),
         "frame's ridge 0.01, not chosen": ({}, {"adaptive.RIDGES": (0.01,)}),
         "frame's ridge 1, not chosen": ({}, {"adaptive.RIDGES": (1.0,)}),
-        "tags not weighed (no idf)": ({}, {"targets.TagSide.y": not_tfidf}),
+        "tags not weighed (no idf)": ({}, {"targets.TagSide.weigher": not_tfidf}),
         "tags not smoothed": ({}, {"targets.NEIGHBOURS": 0}),
-        "tags raw: 0 and 1": ({}, {"targets.TagSide.y": lambda self, Y, df, n: Y.astype(float)}),
+        "tags raw: 0 and 1": ({}, {"targets.TagSide.weigher": lambda self, df, n: Raw(self.C, df)}),
         "T of the tags alone": ({}, {"targets.TagSide.start": halves(2**0.5, 0.0)}),
         "T of the word vectors alone": ({}, {"targets.TagSide.start": halves(0.0, 2**0.5)}),
-        "M not fitted anew": ({}, {"targets.TagSide.refitted": lambda self, y, z, B: self}),
+        "M not fitted anew": ({}, {"targets.TagSide.refitted": lambda self, sums: self}),
         "no M: tags through V and W": ({}, {"targets.MOST_COLUMNS": 0}),
         "no V (theta = 0)": ({"theta": 0.0}, {}),
         "no W": ({}, {"solver.W_of": lambda stats, config: np.zeros_like(stats.D2)}),

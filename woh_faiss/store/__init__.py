@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .files import publish
 from .floatfile import FloatVectors, read_floats
-from .model import Model
+from .model import Model, write_file
 from .records import Item, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
@@ -24,6 +24,7 @@ __all__ = [
     "FloatVectors",
     "publish",
     "read_floats",
+    "write_file",
     "NO_DISTANCE",
     "NO_ID",
 ]

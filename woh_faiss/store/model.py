@@ -39,6 +39,13 @@ def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
                 np.lib.format.write_array(member, arrays[name], allow_pickle=False)
 
 
+def write_file(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """An .npz as `write_npz` has it at `path`, whole or not at all; StoreError if it cannot be written."""
+    with files.failures(path.parent, "write"):
+        files.replace(path, lambda file: write_npz(file, arrays))
+        files.sync_folder(path.parent)
+
+
 def write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
     """A plain .npy file."""
     np.lib.format.write_array(file, array, allow_pickle=False)

@@ -1,0 +1,102 @@
+"""Codes that were made elsewhere: files of them, and what an index takes."""
+
+import numpy as np
+import pytest
+from conftest import SMALL, tagged
+from numpy.testing import assert_array_equal
+
+from woh_faiss import Chunk, WOHIndex
+from woh_faiss.code_files import checked, read_codes, write_codes
+from woh_faiss.errors import InputError, NotFittedError, StoreError
+
+
+def coded(index, n=30, **names):
+    """A chunk, and its codes with what names it."""
+    X, tags = tagged(5, n)
+    return X, checked(index.hasher.encode(X), tags, **names)
+
+
+def test_a_file_says_what_was_written_and_equal_codes_are_equal_bytes(index, tmp_path):
+    model = index.hasher.fingerprint
+    _, chunk = coded(index, ids=np.arange(100, 130), keys=[f"k{i}" for i in range(30)])
+    one, other = (write_codes(tmp_path / name, chunk, model) for name in ("a.npz", "b.npz"))
+    assert one.read_bytes() == other.read_bytes()
+    again, made_by = read_codes(one)
+    assert made_by == model
+    for name in ("features", "ids", "keys"):
+        assert_array_equal(getattr(again, name), getattr(chunk, name))
+    assert [again.tags.of_row(i) for i in range(30)] == [chunk.tags.of_row(i) for i in range(30)]
+    bare, _ = read_codes(write_codes(one, checked(chunk.features), model))
+    assert (bare.tags, bare.ids, bare.keys) == (None, None, None)
+
+
+def test_adding_codes_is_adding_their_features(index, tmp_path):
+    X, tags = tagged(5, 30)
+    with WOHIndex.create(tmp_path / "other.woh", **SMALL) as other:
+        other.update(*tagged(0))
+        done = other.add(X, tags, ids=np.arange(100, 130))
+        _, chunk = coded(index, ids=np.arange(100, 130))
+        path = write_codes(tmp_path / "codes.npz", chunk, index.hasher.fingerprint)
+        assert index.add_codes(path).checksum == done.checksum
+        assert (tmp_path / "index.woh/codes.faiss").read_bytes() == (other.path / "codes.faiss").read_bytes()
+        assert index.items([100, 129]) == other.items([100, 129])
+        for a, b in zip(index.search(X, 5), other.search(X, 5), strict=True):
+            assert_array_equal(a, b)
+    assert WOHIndex.verify(index.path) == []
+    with pytest.raises(InputError, match="id 100"):
+        index.add_codes(path)
+    assert index.add_codes(path, on_duplicate="skip").n == 0
+
+
+def test_a_reopened_index_has_the_fingerprint_that_it_had(index):
+    with WOHIndex.open(index.path) as again:
+        assert again.hasher.fingerprint == index.hasher.fingerprint
+
+
+def test_codes_of_another_function_are_refused(index, tmp_path):
+    X, chunk = coded(index)
+    model = index.hasher.fingerprint
+    path = write_codes(tmp_path / "codes.npz", chunk, model)
+    index.update(*tagged(1))
+    assert index.hasher.fingerprint != model
+    with pytest.raises(
+        InputError, match=f"of hash function '{model[:12]}', the index is at '.{{12}}'; encode"
+    ):
+        index.add_codes(path)
+    model = index.hasher.fingerprint
+    with pytest.raises(InputError, match="codes have 8 bits, the index has 16"):
+        index.add_codes(np.zeros((2, 1), np.uint8), model=model)
+    with pytest.raises(
+        InputError, match=r"shape \(30, 7\) and dtype float32, expected \(n, bits / 8\) uint8"
+    ):
+        index.add_codes(X, model=model)
+    with pytest.raises(InputError, match="codes without a model"):
+        index.add_codes(chunk.features)
+    with pytest.raises(InputError, match="brings its own tags, ids, keys and model"):
+        index.add_codes(path, ids=[1])
+    assert index.ntotal == 80
+
+
+def test_damaged_files_are_named(index, tmp_path):
+    path = tmp_path / "codes.npz"
+    with pytest.raises(InputError, match=r"codes\.npz does not exist"):
+        read_codes(path)
+    _, chunk = coded(index)
+    np.savez(path, codes=chunk.features)
+    with pytest.raises(InputError, match=r"codes\.npz: it does not say which hash function"):
+        read_codes(path)
+    np.savez(path, codes=chunk.features.astype(float), model=np.array("m"))
+    with pytest.raises(InputError, match=r"codes\.npz: codes have shape"):
+        read_codes(path)
+    with pytest.raises(StoreError, match="cannot write"):
+        write_codes(tmp_path / "none" / "codes.npz", chunk, "m")
+
+
+def test_an_index_without_a_round_takes_no_codes(tmp_path):
+    with WOHIndex.create(tmp_path / "new.woh", **SMALL) as index, pytest.raises(NotFittedError):
+        index.add_codes(np.zeros((2, 2), np.uint8), model="m")
+
+
+def test_a_chunk_of_features_is_none_of_codes():
+    with pytest.raises(InputError, match="expected \\(n, bits / 8\\) uint8"):
+        checked(Chunk.of(np.ones((2, 3))).features)

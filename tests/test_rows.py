@@ -1,0 +1,50 @@
+"""Blocks of rows, and the order in which their sums are added."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from woh_faiss import rows
+from woh_faiss.rows import FAN_IN, Features, Rows, added, blocks, cut
+
+
+@given(st.integers(1, 10 * FAN_IN**2))
+def test_sums_are_added_eight_by_eight(n):
+    terms = np.random.default_rng(n).normal(size=n)
+    level = list(terms)
+    while len(level) > 1:
+        level = [
+            float(np.cumsum(level[i : i + FAN_IN])[-1]) for i in range(0, len(level), FAN_IN)
+        ]  # cumsum adds from the left
+    assert added({"a": term, "n": 1} for term in terms) == {"a": level[0], "n": n}
+
+
+@pytest.mark.parametrize("n", [1, 2047, 2048, 2049, 5000])
+def test_blocks_cover_the_rows_once(n):
+    assert_array_equal(np.concatenate([np.arange(n)[rows] for rows in blocks(n)]), np.arange(n))
+    assert [len(block) for block in cut(np.arange(n)).gathered()][:-1] == [2048] * (-(-n // 2048) - 1)
+
+
+def test_steps_see_the_values_of_their_block(monkeypatch):
+    monkeypatch.setattr(rows, "BLOCK", 3)
+    X = np.arange(10.0)
+    doubled = cut(X).map(lambda x, y, c: x + y + c, cut(X), 1.0)
+    assert isinstance(doubled, Rows)
+    assert_array_equal(np.concatenate(doubled.gathered()), 2 * X + 1)
+    assert cut(X).sum(lambda x, y: {"dot": x @ y}, cut(X)) == {"dot": X @ X}
+    assert len(doubled) == 4
+
+
+def test_wanted_rows_are_in_blocks_of_their_own(monkeypatch):
+    monkeypatch.setattr(rows, "BLOCK", 2)
+    X = np.arange(14).reshape(7, 2)
+    features = Features(X)
+    wanted = np.array([1, 0, 0, 1, 1, 0, 1], bool)
+    assert [block.tolist() for block in features.rows(wanted).gathered()] == [
+        [[0, 1], [6, 7]],
+        [[8, 9], [12, 13]],
+    ]
+    assert np.shares_memory(features.rows().gathered()[1], X)
+    assert_array_equal(features.take(np.array([6, 0])), X[[6, 0]])
