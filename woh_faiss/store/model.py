@@ -1,11 +1,10 @@
-"""Model files: a deterministic .npz of named arrays, and its lazy reader."""
+"""Model files: an .npz of named arrays, read lazily."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 import weakref
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,15 +27,6 @@ def check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
             raise InputError(
                 f"model array {name!r} is {found}, expected a NumPy array without Python objects"
             )
-
-
-def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """An uncompressed .npz whose bytes depend on the arrays only (np.savez stamps the time)."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(arrays):
-            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            with archive.open(entry, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, arrays[name], allow_pickle=False)
 
 
 def write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
