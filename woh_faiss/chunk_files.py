@@ -1,7 +1,7 @@
 """Named arrays from files that may be damaged or hostile: .npz, a folder of .npy, one .npy.
 
 Knows bytes, not meaning: `chunks.read_chunk` says what the arrays are. Nothing is unpickled, and a
-header's word is checked against the file before anything is allocated.
+header's word is checked against the file before anything is allocated. `write_npz` writes what is read here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -258,3 +258,12 @@ def _read_checked(stream: IO[bytes]) -> NDArray[Any]:
     with _header_warnings_off():
         array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
     return array
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """An uncompressed .npz whose bytes depend on the arrays only (np.savez stamps the time)."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(arrays):
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            with archive.open(entry, "w", force_zip64=True) as member:
+                npy.write_array(member, arrays[name], allow_pickle=False)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import codes, validate
-from .errors import InputError
+from . import chunk_files, codes, validate
+from .errors import InputError, StoreError
 from .kernel import Kernel, Matrix
 from .rows import blocks
+
+#: Of the file that `Hasher.save` writes.
+FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,3 +134,49 @@ class Hasher:
             unit=bool(scalars["unit"]),
         )
         return cls(kernel, P)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as one .npz file, anchors inside, whole or not at all; the bytes depend on it only.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be written; what was there before still is.
+        """
+        file = Path(os.fsdecode(path))
+        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+        arrays = {**self.arrays(), "A": self.kernel.A, "format": np.asarray(FORMAT)}
+        try:
+            try:
+                with temporary.open("wb") as stream:
+                    chunk_files.write_npz(stream, arrays)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                temporary.replace(file)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {chunk_files.shown(file)}: {error.strerror or error}; give another path"
+            ) from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Hasher:
+        """What `save` wrote; it needs NumPy only, no index folder and no Faiss.
+
+        Raises
+        ------
+        InputError
+            There is no such file, it is damaged, or no hash function, or one of a newer version.
+        """
+        arrays = chunk_files.read_arrays(path, "P", ["A", "mean", "width", "scale", "unit", "format"])
+        where = chunk_files.shown(path)
+        try:
+            if (found := float(validate.stored(arrays, "format", 0))) != FORMAT:
+                raise InputError(f"its format is {found:g}, this version reads {FORMAT}")
+            return cls.from_arrays(arrays, None)
+        except (KeyError, InputError) as error:
+            what = f"it has no array {error}" if isinstance(error, KeyError) else error
+            raise InputError(
+                f"{where} is no hash function ({what}); write it with index.hasher.save(...)"
+            ) from error

@@ -17,7 +17,7 @@ from .chunks import Chunk, gathered, joined
 from .code_files import checked, read_codes
 from .config import WOHConfig
 from .errors import InputError, StoreError
-from .reading import IndexReader
+from .reading import Ids, IndexReader
 from .store import Round, Store, publish
 
 if TYPE_CHECKING:
@@ -224,6 +224,20 @@ class WOHIndex(IndexReader):
             As `update`.
         """
         return self._grow.remove(ids, keys, ignore_missing, timeout)
+
+    def add_with_ids(self, x: Chunk | ArrayLike, ids: ArrayLike) -> None:
+        """`add` under Faiss's name: features (n, d) encoded and appended as these ids; nothing is learned."""
+        self.add(x, ids=ids)
+
+    def remove_ids(self, ids: Ids, *, timeout: float = 10.0) -> int:
+        """`remove` under Faiss's name: an array_like of ids or a faiss.IDSelector; returns how many went.
+
+        Ids that no item has are no fault. A selector is asked for each item of the newest state. A removed
+        id is never used again, where Faiss would take it. Errors as `remove`.
+        """
+        self.refresh()
+        found = self._store.view.named(ids)
+        return self.remove(found, ignore_missing=True, timeout=timeout) if len(found) else 0
 
     def compact(self, *, timeout: float = 10.0) -> Compacted:
         """Write the files anew without removed items, and leave no trace of them: code, id, key and tags.

@@ -53,6 +53,7 @@ class IndexReader(IndexContents):
         rerank: int | None = None,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        params: Any = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest items of each query, as Faiss answers.
 
@@ -69,6 +70,8 @@ class IndexReader(IndexContents):
             Only items in `allow`, and none in `deny`, are answers; ids that no item has are no fault. The
             ids of the index are walked through once a call; a selector is asked for each, about a second a
             million.
+        params : faiss.SearchParameters, optional
+            Its selector, in place of `allow`.
 
         Returns
         -------
@@ -83,9 +86,9 @@ class IndexReader(IndexContents):
         ------
         InputError
             The features cannot be used or have another width, k is not a whole number of at least 1,
-            `rerank` is less than k, or allow or deny are no integers.
+            `rerank` is less than k, allow or deny are no integers, or params ask for more than a selector.
         """
-        k = validate.neighbours(k)
+        k, allow = validate.neighbours(k), validate.selector(params, allow)
         if rerank is not None and validate.neighbours(rerank, "rerank") < k:
             raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
         view = self._follow()
@@ -101,7 +104,13 @@ class IndexReader(IndexContents):
         return _reranked(view, hasher.decision_function(xq), k, rerank, allow, deny)
 
     def range_search(
-        self, xq: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
+        self,
+        xq: ArrayLike,
+        radius: int,
+        *,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        params: Any = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         """All items nearer than a radius to each query, as Faiss answers.
 
@@ -111,7 +120,7 @@ class IndexReader(IndexContents):
             Query features.
         radius : int
             In bits; items at exactly this distance are not among the answers (Faiss's rule for binary codes).
-        allow, deny
+        allow, deny, params
             As `search`.
 
         Returns
@@ -126,8 +135,8 @@ class IndexReader(IndexContents):
         InputError
             As `search`, or the radius is not a whole number of at least 0.
         """
+        radius, allow = validate.whole_number(radius, "radius", 0), validate.selector(params, allow)
         view = self._follow()
-        radius = validate.whole_number(radius, "radius", 0)
         if view.model is None:
             lims = np.zeros(len(validate.features(xq)) + 1, np.int64)
             return lims, np.empty(0, np.int32), np.empty(0, np.int64)

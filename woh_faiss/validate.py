@@ -84,6 +84,35 @@ def neighbours(k: Any, name: str = "k") -> int:
     return whole_number(k, name, 1)
 
 
+def selector(params: Any, allow: Any) -> Any:
+    """What Faiss's search parameters allow: their `sel`, or `allow` where there is none.
+
+    Raises
+    ------
+    InputError
+        They are none of Faiss's, ask for more than a selector, or stand beside an `allow`.
+    """
+    if params is None:
+        return allow
+    if not hasattr(params, "sel"):
+        raise InputError(
+            f"params is {short(params)}, expected faiss.SearchParameters(sel=...) or nothing; "
+            "allow= takes ids as they are"
+        )
+    if more := sorted({name for name in dir(params) if name[0] != "_"} - _OF_SELECTORS):
+        raise InputError(
+            f"params is {type(params).__name__} with {listed(more)}, which a flat scan does not have; "
+            "give faiss.SearchParameters(sel=...)"
+        )
+    if params.sel is not None and allow is not None:
+        raise InputError("params has a selector and allow is given, too; give one of them")
+    return allow if params.sel is None else params.sel
+
+
+#: What faiss.SearchParameters has, SWIG's names among it.
+_OF_SELECTORS = {"sel", "this", "thisown", "original_init"}
+
+
 def whole_number(value: Any, name: str, least: int) -> int:
     """A whole number of at least `least` as a Python int; numpy integers are welcome.
 

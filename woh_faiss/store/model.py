@@ -1,11 +1,10 @@
-"""Model files: a deterministic .npz of named arrays, and its lazy reader."""
+"""Model files: an .npz of named arrays, read lazily."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 import weakref
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,19 +29,10 @@ def check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
             )
 
 
-def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """An uncompressed .npz whose bytes depend on the arrays only (np.savez stamps the time)."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(arrays):
-            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            with archive.open(entry, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, arrays[name], allow_pickle=False)
-
-
 def write_file(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """An .npz as `write_npz` has it at `path`, whole or not at all; StoreError if it cannot be written."""
     with files.failures(path.parent, "write"):
-        files.replace(path, lambda file: write_npz(file, arrays))
+        files.replace(path, lambda file: chunk_files.write_npz(file, arrays))
         files.sync_folder(path.parent)
 
 

@@ -169,6 +169,11 @@ class View:
             scan = scan.among(~members(self.ids, deny, "deny"))
         return scan
 
+    def named(self, ids: Any) -> NDArray[np.int64]:
+        """The ids of the items that an array_like of ids or a faiss.IDSelector names."""
+        found: NDArray[np.int64] = np.asarray(self.ids[members(self.ids, ids, "ids") & self._alive], np.int64)
+        return found
+
     def search(
         self, codes: Any, k: Any, allow: Any = None, deny: Any = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

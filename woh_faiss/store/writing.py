@@ -14,12 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from woh_faiss.chunk_files import write_npz
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, codefile, database, files, migration, schema, sums
 from .ledger import ItemRow, Ledger, TagRow
 from .lookups import Lookups, check_text
-from .model import Model, check_arrays, write_npy, write_npz
+from .model import Model, check_arrays, write_npy
 from .records import Snapshot, State
 from .settling import settle
 
