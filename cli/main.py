@@ -12,6 +12,7 @@ from .build import add, build, update
 from .evaluate import evaluate
 from .info import info
 from .life import compact, remove, rollback, verify
+from .push import push
 from .query import query
 
 
@@ -34,5 +35,18 @@ def main() -> None:
     """
 
 
-for command in (build, update, add, remove, query, info, verify, compact, rollback, evaluate, benchmark):
+for command in (
+    build,
+    update,
+    add,
+    remove,
+    query,
+    info,
+    verify,
+    compact,
+    rollback,
+    evaluate,
+    benchmark,
+    push,
+):
     main.add_command(command)

@@ -35,3 +35,7 @@ class StoreError(WOHError):
 
 class LockedError(StoreError):
     """Another writer holds the index."""
+
+
+class EngineError(WOHError):
+    """A database that codes are pushed to is missing, refuses, or holds something else."""
