@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from woh_faiss.integrations.milvus import Milvus
+from woh_faiss.integrations.postgres import Postgres
 
 
 def end(pid):
@@ -31,7 +35,8 @@ class PostgresServer:
 
     HBA = "local all guarded scram-sha-256\nlocal all all trust\n"
 
-    modules = ("psycopg",)
+    engine, modules = Postgres, ("psycopg",)
+    has_approximate = True
 
     def __init__(self):
         psycopg = pytest.importorskip("psycopg")
@@ -75,4 +80,54 @@ class PostgresServer:
         shutil.rmtree(self.folder)
 
 
-SERVERS = {"postgresql": PostgresServer}
+class MilvusServer:
+    """Milvus Lite, as a server on a port."""
+
+    engine, modules = Milvus, ("pymilvus",)
+    has_approximate = False
+
+    def __init__(self):
+        pymilvus = pytest.importorskip("pymilvus")
+        server = pytest.importorskip("milvus_lite.server")
+        self.folder = Path(tempfile.mkdtemp(prefix="woh-milvus-"))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.host = f"127.0.0.1:{free.getsockname()[1]}"
+        self._server = server.Server(str(self.folder / "codes.db"), self.host)
+        assert self._server.init()
+        assert self._server.start()
+        self.run = pymilvus.MilvusClient(f"http://{self.host}")
+
+    def url(self, table):
+        return f"milvus://{self.host}/{table}"
+
+    def shown(self, table):
+        return self.url(table)
+
+    def _all(self, table, fields):
+        blocks = self.run.query_iterator(table, batch_size=10_000, filter="", output_fields=fields)
+        while block := blocks.next():
+            yield from block
+
+    def rows(self, table):
+        """(id, packed code, key, round) of every row, in the order of seq."""
+        rows = sorted(self._all(table, ["id", "code", "key", "round", "seq"]), key=lambda row: row["seq"])
+        return [(row["id"], row["code"][0], row["key"] or None, row["round"]) for row in rows]
+
+    def tags(self, table):
+        """Each id's tags."""
+        return {row["id"]: row["tags"] for row in self._all(table, ["id", "tags"])}
+
+    def make_foreign(self, table):
+        """A collection that somebody else made."""
+        self.run.create_collection(table, dimension=4)
+
+    def stop(self):
+        self.run.close()
+        self._server._p.terminate()
+        self._server._p.wait()
+        self._server._p = None
+        shutil.rmtree(self.folder)
+
+
+SERVERS = {"postgresql": PostgresServer, "milvus": MilvusServer}

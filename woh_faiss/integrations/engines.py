@@ -127,7 +127,7 @@ class Engine(Protocol):
         """Take out rows, some of which may not be there."""
 
     def put(self, rows: Rows, replaced: Ids) -> None:
-        """Put rows in; those whose ids are `replaced` are there already, others only after a cut-short push."""
+        """Put rows in; those whose ids are `replaced` are there, in another version."""
 
     def commit(self, state: State) -> None:
         """The changes since `begin` are done."""
