@@ -12,9 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import SMALL, tagged
+from numpy.testing import assert_array_equal
 
+from woh_faiss import WOHIndex, codes
 from woh_faiss.integrations.milvus import Milvus
 from woh_faiss.integrations.postgres import Postgres
+from woh_faiss.integrations.remote import Remote
+
+XQ = tagged(99, n=12)[0]
 
 
 def end(pid):
@@ -130,4 +136,31 @@ class MilvusServer:
         shutil.rmtree(self.folder)
 
 
-SERVERS = {"postgresql": PostgresServer, "milvus": MilvusServer}
+def expected(index):
+    """(id, packed code, key, round) of every item, in the order of rows."""
+    store = index.store
+    _, removed = store.history()
+    ids = np.delete(np.asarray(store.view.ids), [row for row, _ in removed]).tolist()
+    items = index.items(ids)
+    packed = codes.unpad(store.codes(ids), index.config.bits)
+    return [(it.id, code.tobytes(), it.key, it.round) for it, code in zip(items, packed, strict=True)]
+
+
+def check(server, table, index, xq=XQ, k=25):
+    """The table is the index, and answers as it does."""
+    assert server.rows(table) == expected(index)
+    with Remote(index, server.url(table)) as remote:
+        assert remote.note() is None
+        for found, wanted in zip(remote.search(xq, k), index.search(xq, k), strict=True):
+            assert_array_equal(found, wanted)
+            assert found.dtype == wanted.dtype
+
+
+def grown(path, **config):
+    """An index with a past: updates, replaced and removed items."""
+    index = WOHIndex.create(path, **SMALL, keep_models=50, **config)
+    for seed in range(3):
+        index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
+    index.remove([3, 44])
+    index.update(*tagged(5), ids=np.arange(60, 100), on_duplicate="replace")
+    return index
