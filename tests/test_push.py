@@ -13,12 +13,12 @@ from conftest import SMALL, tagged
 from databases import XQ, check, expected, grown
 
 from woh_faiss import WOHIndex
-from woh_faiss.errors import InputError
+from woh_faiss.errors import InputError, StoreError
 from woh_faiss.integrations import pushing
 from woh_faiss.integrations.pushing import push
 
 #: Codes of the long life, and kills: `WOH_PUSH_ROWS=100000 WOH_PUSH_KILLS=20` for the whole of it.
-ROWS = int(os.environ.get("WOH_PUSH_ROWS", 10_000))
+ROWS = int(os.environ.get("WOH_PUSH_ROWS", 5_000))
 KILLS = int(os.environ.get("WOH_PUSH_KILLS", 4))
 
 
@@ -70,7 +70,53 @@ def test_a_copy_that_went_its_own_way(server, table, url, tmp_path):
         check(server, table, copy)
 
 
-@pytest.mark.parametrize("seed", range(3))
+def test_copies_whose_rounds_look_alike(server, table, url, tmp_path):
+    """Both were rewritten as often since they parted, and are at the round that was pushed."""
+    with grown(tmp_path / "i") as index:
+        index.add(XQ)
+        shutil.copytree(tmp_path / "i", tmp_path / "copy")
+        index.rollback(5)
+        push(index, url)
+    with WOHIndex.open(tmp_path / "copy") as copy:
+        copy.rollback(5)
+        push(copy, url)
+        check(server, table, copy)
+        copy.remove([20, 21])
+        copy.compact()
+        copy.rollback(5)  # 20 and 21 stay erased
+        push(copy, url)
+        check(server, table, copy)
+
+
+@pytest.mark.parametrize("number", [5, 7])
+def test_cut_short_then_rolled_back(server, table, url, tmp_path, monkeypatch, number):
+    """Steps leave out what is removed later; it must be there once that is undone."""
+    monkeypatch.setattr(pushing, "STEP", 1)
+    with grown(tmp_path / "i") as index:
+        index.add(XQ)
+        index.add(XQ)
+        index.remove([10, *range(120, 126), *range(132, 138)])
+        index.add(XQ)
+        for steps in range(6):
+            calls, checked = [], pushing.Source.check
+
+            def dies(source, steps=steps, calls=calls, checked=checked):
+                calls.append(source)
+                if len(calls) > steps:
+                    raise StoreError("cut short")
+                checked(source)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(pushing.Source, "check", dies)
+                with pytest.raises(StoreError, match="cut short"):
+                    push(index, server.url(f"{table}_{steps}"))
+        index.rollback(number)
+        for steps in range(6):
+            push(index, server.url(f"{table}_{steps}"))
+            check(server, f"{table}_{steps}", index, xq=XQ[:1])
+
+
+@pytest.mark.parametrize("seed", range(2))
 def test_any_life(server, table, url, tmp_path, seed, monkeypatch):
     """Random changes, some of them pushed; few codes, so that nearly everything is a tie."""
     monkeypatch.setattr(pushing, "STEP", 30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +28,18 @@ EXAMPLES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A round of an index: its number, `Source.stamps`' number for it, and the items there were after it.
+
+    All three being equal, two states of an index, or of copies of it, have the same items.
+    """
+
+    round: int = 0
+    stamp: int = 0
+    ntotal: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """How far a table got; the engine holds it.
 
@@ -41,8 +53,9 @@ class State:
         Whether there is a column of tags.
     approximate : bool
         Whether searches go through an index that may miss neighbours.
-    generation, round, stamp : int
-        The index's state that the table is equal to; the stamp is the round's: `Source.stamps`.
+    at, goal : Mark
+        The round up to which changes are in, and the one whose items it will have: another while a push is
+        not through, which has left out what is not there in the end.
     busy : str
         Names a push that has begun and not ended, where an engine has no transactions; else empty.
     """
@@ -51,9 +64,8 @@ class State:
     bits: int
     tags: bool
     approximate: bool
-    generation: int = 0
-    round: int = 0
-    stamp: int = 0
+    at: Mark = Mark()
+    goal: Mark = Mark()
     busy: str = ""
 
     def text(self) -> str:
@@ -69,13 +81,15 @@ class State:
             found: dict[str, Any] = json.loads(text.removeprefix(_MARK))
             if found["format"] > _FORMAT:
                 raise EngineError(f"{shown} was pushed to by a newer woh-faiss: upgrade woh-faiss")
+            found |= {"at": Mark(**found["at"]), "goal": Mark(**found["goal"])}
             return cls(**{field.name: found[field.name] for field in fields(cls)})
         except (ValueError, TypeError, KeyError):
             return None
 
-    def idle(self) -> State:
-        """The same, of a push that has ended."""
-        return replace(self, busy="")
+    @property
+    def ended(self) -> bool:
+        """Whether the last push is through."""
+        return self.at == self.goal and not self.busy
 
 
 @dataclass(frozen=True, slots=True)

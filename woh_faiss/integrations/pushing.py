@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from woh_faiss.contents import IndexContents
 from woh_faiss.errors import EngineError
 
-from .engines import Engine, Ids, State, open_engine
+from .engines import Engine, Ids, Mark, State, open_engine
 from .source import Source
 
 #: Rows from which a step is committed; a round is never cut.
@@ -85,13 +85,13 @@ def push(
         if problem and not force:
             raise EngineError(f"{engine.shown} {problem}")
         if found is None or problem:
-            found = replace(goal, round=0, stamp=0)
+            found = replace(goal, at=Mark())
             engine.create(found)
             none = np.empty(0, np.int64)
             steps = list(_since(source, found, goal)) or [_Step(none, none, none.astype(np.bool_), goal)]
         else:
             goal = replace(goal, tags=found.tags, approximate=found.approximate)
-            steps = [] if found == goal else list(_steps(source, engine, found, goal))
+            steps = list(_steps(source, engine, found, goal))
         sent, of = 0, sum(len(step.rows) for step in steps)
         for step in steps:
             engine.begin(found)
@@ -106,7 +106,7 @@ def push(
             found = step.state
             engine.commit(found)
         engine.finish(goal)
-        return Pushed(sent, sum(len(step.deleted) for step in steps), goal.round, engine.shown)
+        return Pushed(sent, sum(len(step.deleted) for step in steps), goal.at.round, engine.shown)
 
 
 def _problem(engine: Engine, found: State | None, goal: State) -> str:
@@ -130,28 +130,26 @@ def _batches(n: int) -> Iterator[slice]:
 
 def _steps(source: Source, engine: Engine, found: State, goal: State) -> Iterator[_Step]:
     """From `found` to `goal`: by rounds where that is enough, else by comparing all ids."""
-    at = np.flatnonzero(source.numbers == found.round)
-    known = not found.round or bool(len(at) and source.stamps[at[0]] == found.stamp)
-    if known and found.generation == goal.generation and not found.busy:
-        return _since(source, found, goal)
-    return iter([_difference(source, engine, goal)])
+    if found.busy or not (source.knows(found.at) and source.knows(found.goal)):
+        return iter([_difference(source, engine, goal)])
+    # A push that was cut short left out what its goal had not; the way to an earlier round is another.
+    return _since(source, found, goal)
 
 
 def _since(source: Source, found: State, goal: State) -> Iterator[_Step]:
     """What rounds after the table's did, some rounds a step; the cost is theirs."""
-    first = int(np.searchsorted(source.numbers, found.round, side="right"))
-    start, after = (int(source.ends[first - 1]) if first else 0), found.round
+    first = source.marks.index(found.at) + 1 if found.at.round else 0
+    start, after = (int(source.ends[first - 1]) if first else 0), found.at.round
     since = (source.removed_at > after) & (source.removed < start)  # what came since was never sent
     removed_at, removed = source.removed_at[since], np.asarray(source.ids[source.removed[since]], np.int64)
     live = source.live(removed)
     rows = source.alive_from(start)
-    for number, end, stamp in zip(*(them[first:] for them in source.rounds), strict=True):
-        if end - start >= STEP or number == goal.round:
-            gone = removed[~live & (removed_at > after) & (removed_at <= number)]
+    for mark, end in zip(source.marks[first:], source.ends[first:].tolist(), strict=True):
+        if end - start >= STEP or mark == goal.at:
+            gone = removed[~live & (removed_at > after) & (removed_at <= mark.round)]
             some = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)]
-            state = replace(goal, round=int(number), stamp=int(stamp))
-            yield _Step(gone, some, np.isin(source.ids[some], removed), state)
-            start, after = end, number
+            yield _Step(gone, some, np.isin(source.ids[some], removed), replace(goal, at=mark))
+            start, after = end, mark.round
 
 
 def _difference(source: Source, engine: Engine, goal: State) -> _Step:

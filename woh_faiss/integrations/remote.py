@@ -12,7 +12,8 @@ from woh_faiss.errors import EngineError
 from woh_faiss.reading import IndexReader, without_own
 from woh_faiss.store import NO_DISTANCE, NO_ID
 
-from .engines import State, open_engine
+from .engines import Mark, State, open_engine
+from .source import mark_of
 
 
 class Remote:
@@ -65,11 +66,12 @@ class Remote:
 
     def note(self) -> str | None:
         """How the table differs from the index that was opened; None where it does not."""
-        state, seen = self._state, self._index.store.snapshot
-        if state.busy:
-            return f"a push to {self._engine.shown} has not ended; answers may lack items until one has"
-        if (state.round, state.generation) != (seen.round, seen.generation):
-            return f"{self._engine.shown} is at round {state.round}, the index at {seen.round}; push again"
+        state, store, shown = self._state, self._index.store, self._engine.shown
+        number = store.snapshot.round
+        if not state.ended:
+            return f"a push to {shown} has not ended; answers may lack items until one has"
+        if state.at != (mark_of(store.round(number)) if number else Mark()):
+            return f"{shown} is at round {state.at.round}, the index at {number}; push again"
         return None
 
     def search(self, xq: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

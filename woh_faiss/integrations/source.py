@@ -12,7 +12,7 @@ from woh_faiss.contents import IndexContents
 from woh_faiss.errors import StoreError
 from woh_faiss.store import Round
 
-from .engines import Ids, Rows, State
+from .engines import Ids, Mark, Rows, State
 
 #: Bits of `seq` for an item's place within its round.
 _PLACE = 32
@@ -29,6 +29,8 @@ class Source:
         Rows of removed items, ascending, and the round that removed each.
     ends, numbers, stamps : (t,) arrays of int64
         Of each round: where its rows end, its number, and its stamp.
+    marks : list of Mark
+        Of each round.
     """
 
     def __init__(self, index: IndexContents) -> None:
@@ -38,13 +40,9 @@ class Source:
         self.removed, self.removed_at = np.array(removed, np.int64).reshape(-1, 2).T
         self.ends = np.array([done.end_row for done in rounds], np.int64)
         self.numbers = np.array([done.round for done in rounds], np.int64)
-        self.stamps = np.array([_stamp(done) for done in rounds], np.int64)
+        self.marks = [mark_of(done) for done in rounds]
+        self.stamps = np.array([mark.stamp for mark in self.marks], np.int64)
         self._starts = np.array([done.first_row for done in rounds], np.int64)
-
-    @property
-    def rounds(self) -> tuple[Ids, Ids, Ids]:
-        """Numbers, ends and stamps of the rounds, oldest first."""
-        return self.numbers, self.ends, self.stamps
 
     def alive_from(self, start: int) -> Ids:
         """Rows of live items from `start` on, ascending."""
@@ -54,9 +52,21 @@ class Source:
 
     def state(self, tags: bool, approximate: bool) -> State:
         """What a table will say of itself that is equal to this."""
-        seen = self._view.snapshot
-        number, stamp = (int(self.numbers[-1]), int(self.stamps[-1])) if len(self.numbers) else (0, 0)
-        return State(self._store.identity(), self._bits, tags, approximate, seen.generation, number, stamp)
+        newest = self.marks[-1] if self.marks else Mark()
+        return State(self._store.identity(), self._bits, tags, approximate, newest, newest)
+
+    def knows(self, mark: Mark) -> bool:
+        """Whether that round is one of these, and all that was removed from its items since is known.
+
+        Else it was rolled back, or `compact` has erased some of them.
+        """
+        if mark == Mark():
+            return True
+        if mark not in self.marks:
+            return False
+        end = int(self.ends[self.marks.index(mark)])
+        gone = np.count_nonzero((self.removed < end) & (self.removed_at <= mark.round))
+        return end - int(gone) == mark.ntotal
 
     def rounds_of(self, rows: Ids) -> Ids:
         """Where in `numbers` and `stamps` the rounds of these rows are."""
@@ -101,7 +111,8 @@ class Source:
         return StoreError(f"{self._store.path} was compacted or rolled back meanwhile; push again")
 
 
-def _stamp(done: Round) -> int:
+def mark_of(done: Round) -> Mark:
     """What tells a round of this index, or of a copy of it, from every other, of the same number, too."""
     text = f"{done.round} {done.time!r} {done.chunk_hash}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+    stamp = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+    return Mark(done.round, stamp, done.ntotal)
