@@ -339,8 +339,12 @@ def test_more_ties_than_milvus_tells(milvus, table, tmp_path, monkeypatch):
         X = np.repeat(tagged(1, n=6)[0], 50, axis=0)
         for some in np.array_split(rng.permutation(X), 5):
             index.add(some)
-        index.remove(rng.choice(300, 60, replace=False))
+        index.remove(np.arange(200, 220))
+        before = index.rounds()[-1].round
+        index.remove(np.arange(60, 180, 2))
         push(index, milvus.url(table))
+        index.rollback(before)
+        push(index, milvus.url(table))  # what came first in order comes last into the collection
         for k in (1, 7, 25):
             check(milvus, table, index, k=k)
         with Remote(index, milvus.url(table)) as remote:

@@ -40,6 +40,12 @@ def test_only_what_changed_is_sent(server, table, url, tmp_path):
         done = push(index, url)
         assert (done.sent, done.deleted) == (0, 0)
         check(server, table, index)
+        index.remove([2, 4])
+        index.add(XQ)
+        index.compact()  # erases what the table still has
+        done = push(index, url)
+        assert (done.sent, done.deleted) == (12, 2)
+        check(server, table, index)
 
 
 def test_a_rollback_takes_out_and_brings_back(server, table, url, tmp_path):

@@ -3,8 +3,9 @@
     python examples/benchmarks/push.py "postgresql://me@localhost/db?table=bench" [--rows 100000]
 
 Makes an index of random 64-bit codes and pushes it to that table, which is replaced. Prints codes a second of
-the first push; seconds of a push of nothing, of a round of 1,000, and of one after compact, which compares all
-ids; and, for k = 10, milliseconds a query one by one, and in a batch of 64, there and by flat scan: medians.
+the first push; seconds of a push of nothing, of a round of 1,000, and of one after compact (which compares
+all ids); and, for k = 10, milliseconds a query one by one, and in a batch of 64, there and by flat scan:
+medians.
 """
 
 from __future__ import annotations
