@@ -166,23 +166,19 @@ class Postgres:
                 yield ids, stamps, seq
 
     def search(self, codes: NDArray[np.uint8], k: int, state: State) -> list[list[tuple[int, int]]]:
-        """See `Engine.search`; all queries in one round trip."""
-        distance = f"item.code <~> query.code::bit({state.bits})"
-        # The bare operator may go through HNSW; a sum of it never does.
+        """See `Engine.search`; a statement a query, which large tables share out to parallel workers."""
+        distance = f"code <~> %s::bit({state.bits})"
+        # The bare operator may go through HNSW, ours or somebody's; a sum of it never does.
         order = distance if state.approximate else f"({distance}) + 0"
-        select = self._compose(
-            "SELECT query.n, found.distance::integer, found.id "  # noqa: S608 - of our own words
-            "FROM unnest(%s::text[]) WITH ORDINALITY AS query (code, n), "
-            f"LATERAL (SELECT id, seq, {distance} AS distance FROM {{table}} AS item "
-            f"ORDER BY {order}, seq LIMIT %s) AS found ORDER BY query.n, found.distance, found.seq"
-        )
-        found: list[list[tuple[int, int]]] = [[] for _ in codes]
+        select = self._compose(f"SELECT {order} AS far, id FROM {{table}} ORDER BY far, seq LIMIT %s")  # noqa: S608
+        found = []
         with self._failures("check that it runs, then ask again"), self._run.transaction():
             if state.approximate:
                 wide = str(min(max(k, _EF_SEARCH), _MOST_EF_SEARCH))
                 self._run.execute("SELECT set_config('hnsw.ef_search', %s, true)", (wide,))
-            for n, apart, id_ in self._run.execute(select, (bit_strings(codes), k)):
-                found[n - 1].append((apart, id_))
+            for code in bit_strings(codes):
+                rows = self._run.execute(select, (code, k))
+                found.append([(int(far), id_) for far, id_ in rows])
         return found
 
     def close(self) -> None:
