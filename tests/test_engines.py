@@ -130,6 +130,35 @@ def test_a_url_that_is_not_one(index, url, says):
             push(index, url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "milvus://me:hunter2@h",
+        "milvus://me:hunter2@h/",
+        "milvus://me:hunter2@h/db/a/b",
+        "milvus://me:hunter2@/items",
+        "milvus+https://h/items?password=hunter2",
+        "milvus+file:///items",
+    ],
+)
+def test_a_collection_s_url_that_is_not_one(index, url):
+    error = run("push", url, "--index", index.path, code=1).stderr
+    assert "is not a whole URL; give milvus" in error
+    assert error.count("\n") == 1
+    assert "hunter2" not in error
+
+
+def test_no_milvus_there(index, monkeypatch):
+    pytest.importorskip("pymilvus")
+    monkeypatch.setenv("MILVUS_TOKEN", "me:hunter2")
+    for url in ("milvus://127.0.0.1:1/items", "milvus://me:hunter2@127.0.0.1:1/items"):
+        error = run("push", url, "--index", index.path, code=1).stderr
+        assert "milvus://127.0.0.1:1/items: Fail connecting to server" in error
+        assert "check that it runs, and host, port, user and password" in error
+        assert error.count("\n") == 1
+        assert "hunter2" not in error
+
+
 def test_a_part_of_a_url():
     assert Address.parse("postgres://u:p@h:1/d/t?a=b&c").options == (("a", "b"), ("c", ""))
     assert Address.parse("postgresql://u:a/b@h:1/d/t").shown == "postgresql://h:1/d/t"
@@ -313,7 +342,8 @@ def test_tables_of_every_name(postgresql, tmp_path):
 
 def test_a_file_of_milvus_lite(milvus, index, tmp_path):
     """Also from a second process, after the first."""
-    url = f"milvus+file://{tmp_path}/codes.db/items"
+    (tmp_path / "a b@c").mkdir()
+    url = f"milvus+file://{tmp_path}/a%20b@c/codes.db/items"
     args = [sys.executable, "-m", "woh_faiss_cli"]
     at = ["--index", str(index.path)]
     done = subprocess.run([*args, "push", url, *at], capture_output=True, text=True, check=True)

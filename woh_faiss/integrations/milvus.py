@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,16 +43,13 @@ class Milvus:
     """One collection, and the one of its state."""
 
     def __init__(self, address: Address) -> None:
-        user, _, after = address.place.rpartition("@")
-        host, *database, name = after.split("/")
-        if address.scheme == "milvus+file":
-            database, uri = [], "/".join([host, *database])
-        else:
-            uri = f"{'https' if address.scheme == 'milvus+https' else 'http'}://{host}"
-        if address.options or not (
-            uri and name and len(database) <= 1 and (host or "file" in address.scheme)
-        ):
+        local = address.scheme == "milvus+file"
+        user, _, after = ("", "", address.place) if local else address.place.rpartition("@")
+        found = re.fullmatch("(.+)/()([^/]+)" if local else "([^/]+)/(?:([^/]+)/)?([^/]+)", unquote(after))
+        if found is None or address.options:
             raise address.refused()
+        host, database, name = found.groups("")
+        uri = host if local else f"{'https' if address.scheme == 'milvus+https' else 'http'}://{host}"
         self.shown, self._name, self._state_name = address.shown, name, f"{name}_woh"
         token = unquote(user) or os.environ.get(_TOKEN, "")
         self._secret = token.partition(":")[2] or token
@@ -66,7 +64,7 @@ class Milvus:
         self._errors = pymilvus.MilvusException, grpc.RpcError, OSError
         self._push = ""
         with self._failures("check that it runs, and host, port, user and password"):
-            self._run: Any = pymilvus.MilvusClient(uri, token=token, db_name="".join(database))
+            self._run: Any = pymilvus.MilvusClient(uri, token=token, db_name=database)
 
     @contextmanager
     def _failures(self, way_out: str = "push again") -> Iterator[None]:
