@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import SMALL, tagged
 from databases import XQ, check, expected, grown
+from numpy.testing import assert_array_equal
 from test_cli import run
 
 from woh_faiss import WOHIndex
@@ -256,6 +257,11 @@ def test_an_index_without_items(server, table, url, tmp_path):
         index.update(*tagged(0))
         assert push(index, url).sent == 40
         check(server, table, index, k=60)  # more than there are
+        with Remote(index, url) as remote:
+            for ids in ([3, 17], 3, np.array([], np.int64)):
+                for found, wanted in zip(remote.search_ids(ids, 50), index.search_ids(ids, 50), strict=True):
+                    assert_array_equal(found, wanted)
+            assert remote.search(XQ[:0], 5)[0].shape == (0, 5)
         index.rollback(0)
         done = push(index, url)
         assert (done.sent, done.deleted) == (0, 40)

@@ -253,7 +253,8 @@ def without_own(
     # Behind more than k duplicates of it an item was not found: drop the last then.
     own = ids.astype(np.int64)[:, None] == I
     own[~own.any(axis=1), -1] = True
-    return D[~own].reshape(len(ids), -1), I[~own].reshape(len(ids), -1)
+    shape = len(ids), D.shape[1] - 1
+    return D[~own].reshape(shape), I[~own].reshape(shape)
 
 
 def _reranked(
