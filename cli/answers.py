@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from woh_faiss import Chunk, WOHIndex, WordVectors
+    from woh_faiss.integrations.remote import Remote
     from woh_faiss.reading import Neighbour
     from woh_faiss.store import Item
 
@@ -63,7 +64,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class How:
-    """How to search: the k nearest, or all within a radius (in bits, inclusive); among which ids."""
+    """How to search: the k nearest, or all within a radius (in bits, inclusive); among which ids; where."""
 
     k: int
     radius: int | None = None
@@ -71,6 +72,7 @@ class How:
     vectors: WordVectors | None = None
     allow: Sequence[int] | None = None
     deny: Sequence[int] | None = None
+    remote: Remote | None = None
 
     def search(self, index: WOHIndex, asked: Questions, rows: range) -> tuple[Any, Any]:
         """Distances or scores, and ids, of some of the queries: a row each."""
@@ -82,6 +84,10 @@ class How:
             rerank = max(self.rerank or 1000, self.k)
             lists = [asked.words] * len(rows)
             return index.search_tags(lists, self.k, xq=xq, rerank=rerank, word_vectors=self.vectors, **among)
+        if self.remote is not None:
+            if asked.item is not None:
+                return self.remote.search_ids([asked.item.id], self.k)
+            return self.remote.search(np.asarray(xq), self.k)
         if self.radius is None:
             if asked.item is not None:
                 return index.search_ids([asked.item.id], self.k, **among)

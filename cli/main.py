@@ -24,6 +24,7 @@ COMMANDS = {
     "rollback": "life",
     "evaluate": "evaluate",
     "benchmark": "benchmark",
+    "push": "push",
 }
 
 

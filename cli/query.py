@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
@@ -40,6 +41,7 @@ from .options import index_option, json_option, print_json, progress, word_vecto
     type=click.IntRange(min=1),
     help="Order this many nearest items anew by score (higher is nearer), say 1000.",
 )
+@click.option("--engine", metavar="URL", help="Search where `push` sent the codes to.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(
     "--images",
@@ -63,6 +65,7 @@ def query(
     deny: TextIO | None,
     explain: bool,
     rerank: int | None,
+    engine: str | None,
     html: Path | None,
     images: Path | None,
     as_json: bool,
@@ -73,7 +76,8 @@ def query(
     those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
     neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. With --html a page takes
     the table's place: one file that shows each query and its neighbours, with the pictures that keys are
-    paths of. Answers come as they are found, some queries at a time; Ctrl-C ends them.
+    paths of. With --engine a database searches; all else stays the same. Answers come as they are found, some
+    queries at a time; Ctrl-C ends them.
 
     \b
     Example:
@@ -94,6 +98,9 @@ def query(
         raise click.UsageError("--radius is in bits; --rerank and --tags order by score")
     if radius is not None and context.get_parameter_source("k") is not ParameterSource.DEFAULT:
         raise click.UsageError("give -k or --radius, not both")
+    filtered = allow is not None or deny is not None
+    if engine is not None and (rerank is not None or radius is not None or tags is not None or filtered):
+        raise click.UsageError("--engine finds the K nearest to QUERIES, --id or --key, nothing else")
     if images is not None and html is None:
         raise click.UsageError("--images goes with --html")
     from woh_faiss import WOHIndex, WordVectors, read_chunk
@@ -106,11 +113,18 @@ def query(
     measure = "distance" if rerank is None and tags is None else "score"
     only = None if allow is None else lists.ids(allow)
     never = None if deny is None else lists.ids(deny)
-    with WOHIndex.open(index_path) as index:
+    with WOHIndex.open(index_path) as index, ExitStack() as opened:
         held = index.ntotal
         some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
         vectors = WordVectors.open(word_vectors) if word_vectors and tags is not None else None
-        how = How(some, radius, rerank, vectors, only, never)
+        remote = None
+        if engine is not None:
+            from woh_faiss.integrations.remote import Remote
+
+            remote = opened.enter_context(Remote(index, engine))
+            if note := remote.note():
+                click.echo(f"note: {note}", err=True)
+        how = How(some, radius, rerank, vectors, only, never, remote)
         chunk = None if queries is None else read_chunk(queries)
         if key is not None:
             item_id = index.id_of(key)

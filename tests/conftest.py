@@ -60,6 +60,44 @@ def index(tmp_path):
         yield index
 
 
+@pytest.fixture(scope="session")
+def postgresql():
+    """PostgreSQL with pgvector."""
+    from databases import PostgresServer
+
+    started = PostgresServer()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def milvus():
+    """Milvus Lite on a port."""
+    from databases import MilvusServer
+
+    started = MilvusServer()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session", params=["postgresql", "milvus"])
+def server(request):
+    """Each database that codes can be pushed to."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def table(request):
+    """A name that no other test has."""
+    return "t_" + "".join(c if c.isalnum() else "_" for c in request.node.name.lower())[:50]
+
+
+@pytest.fixture
+def url(server, table):
+    """Where that table is."""
+    return server.url(table)
+
+
 @pytest.fixture(scope="module")
 def tried():
     """What tries bad files in a process of its own."""

@@ -9,7 +9,7 @@ from conftest import tagged
 
 from woh_faiss_cli.main import COMMANDS
 
-HEAVY = ("gensim", "scipy", "matplotlib", "pandas", "pyarrow", "PIL")
+HEAVY = ("gensim", "scipy", "matplotlib", "pandas", "pyarrow", "PIL", "psycopg", "pymilvus", "grpc")
 
 SCRIPT = """
 import sys
@@ -18,7 +18,9 @@ try:
     main(sys.argv[1:])
 except SystemExit as stop:
     assert not stop.code, stop.code
-print(*sorted({name.split(".")[0] for name in sys.modules}), file=sys.stderr)
+tops = {name.split(".")[0] for name in sys.modules}
+ours = {name for name in sys.modules if name.startswith("woh_faiss.")}
+print(*sorted(tops | ours), file=sys.stderr)
 """
 
 
@@ -33,6 +35,7 @@ def test_a_query_imports_nothing_heavy(index, tmp_path, extra):
     np.savez(tmp_path / "q.npz", features=tagged(1, n=2)[0])
     modules = imported("query", tmp_path / "q.npz", "--index", index.path, *extra)
     assert "faiss" in modules
+    assert "woh_faiss.integrations" not in modules
     assert not modules & set(HEAVY)
 
 

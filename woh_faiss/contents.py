@@ -82,6 +82,11 @@ class IndexContents:
     # ---- what it holds ------------------------------------------------------------------------------
 
     @property
+    def store(self) -> Store:
+        """The folder as it is on the disk, for code that carries it elsewhere."""
+        return self._store
+
+    @property
     def path(self) -> Path:
         """The folder."""
         return Path(self._store.path)

@@ -39,3 +39,7 @@ class LockedError(StoreError):
 
 class ClusterError(WOHError):
     """A cluster lost what a round needed; nothing was changed."""
+
+
+class EngineError(WOHError):
+    """A database that codes are pushed to is missing, refuses, or holds something else."""

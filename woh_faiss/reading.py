@@ -149,10 +149,7 @@ class IndexReader(IndexContents):
         k, view = validate.neighbours(k), self._follow()
         ids = np.atleast_1d(np.asarray(ids))
         D, I = view.search(view.codes(ids), k + 1, allow, deny)  # which checks the ids
-        # Drop the item itself; behind more than k duplicates of it, it was not found: drop the last then.
-        own = ids.astype(np.int64)[:, None] == I
-        own[~own.any(axis=1), -1] = True
-        return D[~own].reshape(len(ids), k), I[~own].reshape(len(ids), k)
+        return without_own(D, I, ids)
 
     def range_search_ids(
         self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
@@ -256,6 +253,17 @@ class IndexReader(IndexContents):
             [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i in items]
             for row in zip(distances, ids, strict=True)
         ]
+
+
+def without_own(
+    D: NDArray[np.int32], I: NDArray[np.int64], ids: NDArray[Any]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The k nearest other items of each of `ids`, out of the k + 1 nearest to its code."""
+    # Behind more than k duplicates of it an item was not found: drop the last then.
+    own = ids.astype(np.int64)[:, None] == I
+    own[~own.any(axis=1), -1] = True
+    shape = len(ids), D.shape[1] - 1
+    return D[~own].reshape(shape), I[~own].reshape(shape)
 
 
 def _reranked(

@@ -127,6 +127,15 @@ def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
     return dead
 
 
+def removals(connection: sqlite3.Connection, seen: Snapshot) -> list[tuple[int, int]]:
+    """(row, round that removed it) of items removed by then, ascending by row."""
+    if version(connection) == 1:
+        return []
+    select = "SELECT row, removed FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
+    found = connection.execute(select, (seen.rows, seen.round))
+    return cells.all_typed("removed", found, cells.some(cells.REMOVED, "row", "removed"))
+
+
 def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]:
     """Rounds `first` to `last`."""
     columns = ", ".join(Round.__slots__)
