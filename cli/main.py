@@ -10,6 +10,7 @@ import click
 from .benchmark import benchmark
 from .build import add, build, update
 from .evaluate import evaluate
+from .export import export
 from .info import info
 from .life import compact, remove, rollback, verify
 from .query import query
@@ -34,5 +35,18 @@ def main() -> None:
     """
 
 
-for command in (build, update, add, remove, query, info, verify, compact, rollback, evaluate, benchmark):
+for command in (
+    build,
+    update,
+    add,
+    remove,
+    query,
+    info,
+    verify,
+    compact,
+    rollback,
+    export,
+    evaluate,
+    benchmark,
+):
     main.add_command(command)

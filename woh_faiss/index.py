@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from . import codes
 from .chunks import Chunk, joined, read_chunk
 from .config import WOHConfig
+from .deriving import IndexDeriving
 from .errors import InputError, StoreError
-from .reading import IndexReader
 from .store import Round, Store, publish
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Compacted(NamedTuple):
     clean: bool
 
 
-class WOHIndex(IndexReader):
+class WOHIndex(IndexDeriving):
     """Learned binary codes in a folder, searched as Faiss searches.
 
     Think of a Faiss index that takes features and tags, learns from them what to keep, and keeps 8 to 16

@@ -6,6 +6,7 @@ or under a new name, so a process may die anywhere and readers never see half an
 
 from __future__ import annotations
 
+from .exporting import Exported
 from .files import publish
 from .model import Model
 from .records import Item, Round, Snapshot
@@ -22,6 +23,7 @@ __all__ = [
     "Round",
     "Item",
     "Model",
+    "Exported",
     "publish",
     "NO_DISTANCE",
     "NO_ID",
