@@ -82,6 +82,45 @@ def export(
     )
 
 
+@click.command()
+@click.argument("kind", required=False, type=click.Choice(KINDS[2:]))
+@set_option
+@click.option("--drop", is_flag=True, help="Remove the derived index of KIND, or all of them.")
+@index_option
+@json_option
+@one_line_errors
+def derive(kind: str | None, parameters: dict[str, int], drop: bool, index_path: Path, as_json: bool) -> None:
+    """Make an index of KIND for query --through, which looks at a part of the codes only.
+
+    It is faster among millions of items, and may miss some of the nearest: the recall among the 10 nearest is
+    measured and printed. Items that come later are scanned beside it. compact and rollback drop it.
+
+    \b
+    Example:
+        woh-index derive ivf
+        woh-index derive multihash --set nhash=3 --set nflip=2
+        woh-index derive --drop
+    """
+    if kind is None and not drop:
+        raise click.UsageError("give a KIND, or --drop")
+    if drop and (parameters or as_json):
+        raise click.UsageError("--drop takes no --set and no --json")
+    from woh_faiss import WOHIndex
+
+    with WOHIndex.open(index_path) as index:
+        if drop:
+            gone = index.drop_derived(kind)
+            click.echo(f"dropped: {', '.join(gone)}" if gone else "nothing was derived", err=True)
+            return
+        made = index.derive(str(kind), **parameters)
+    if as_json:
+        print_json(asdict(made))
+        return
+    text = f"recall@10 {made.recall:.3f}"
+    text += "" if made.radius is None else f", nothing missed up to {made.radius} bits"
+    click.echo(f"{made.kind}{_settings(made.parameters)} of {made.rows:,} codes; {text}")
+
+
 def _settings(parameters: dict[str, int]) -> str:
     """In brackets, nothing for none."""
     text = ", ".join(f"{name} {value}" for name, value in parameters.items())

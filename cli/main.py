@@ -10,7 +10,7 @@ import click
 from .benchmark import benchmark
 from .build import add, build, update
 from .evaluate import evaluate
-from .export import export
+from .export import derive, export
 from .info import info
 from .life import compact, remove, rollback, verify
 from .query import query
@@ -45,6 +45,7 @@ for command in (
     verify,
     compact,
     rollback,
+    derive,
     export,
     evaluate,
     benchmark,

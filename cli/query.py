@@ -40,6 +40,10 @@ from .options import index_option, json_option, print_json, progress, word_vecto
     type=click.IntRange(min=1),
     help="Order this many nearest items anew by score (higher is nearer), say 1000.",
 )
+@click.option(
+    "--through",
+    help="Look at a part of the codes only, by what derive made: ivf, hnsw or multihash; QUERIES only.",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(
     "--images",
@@ -63,6 +67,7 @@ def query(
     deny: TextIO | None,
     explain: bool,
     rerank: int | None,
+    through: str | None,
     html: Path | None,
     images: Path | None,
     as_json: bool,
@@ -94,6 +99,10 @@ def query(
         raise click.UsageError("--radius is in bits; --rerank and --tags order by score")
     if radius is not None and context.get_parameter_source("k") is not ParameterSource.DEFAULT:
         raise click.UsageError("give -k or --radius, not both")
+    if through is not None and (queries is None or tags is not None or radius is not None):
+        raise click.UsageError(
+            "--through finds the K nearest of QUERIES: not with --radius, --id, --key, --tags"
+        )
     if images is not None and html is None:
         raise click.UsageError("--images goes with --html")
     from woh_faiss import WOHIndex, WordVectors, read_chunk
@@ -110,7 +119,7 @@ def query(
         held = index.ntotal
         some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
         vectors = WordVectors.open(word_vectors) if word_vectors and tags is not None else None
-        how = How(some, radius, rerank, vectors, only, never)
+        how = How(some, radius, rerank, vectors, only, never, through)
         chunk = None if queries is None else read_chunk(queries)
         if key is not None:
             item_id = index.id_of(key)

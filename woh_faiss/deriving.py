@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .reading import IndexReader
-from .store import Exported, exporting
+from .store import Derived, Exported, derive, drop, exporting
 
 
 class IndexDeriving(IndexReader):
@@ -84,3 +84,48 @@ class IndexDeriving(IndexReader):
         """
         place = Path(os.fsdecode(path)).absolute()
         return exporting.export(self._store.view, place, kind, parameters, self.config.bits, force)
+
+    def derive(self, kind: str, *, timeout: float = 10.0, **parameters: int) -> Derived:
+        """Make an index for `search(through=kind)` of the newest state, in place of one of that kind before.
+
+        It is kept in the folder, and is not the truth: `compact` and `rollback` drop it, a damaged one is
+        refused, and the codes are all that is needed to make it again. Items that come later are scanned
+        beside it; derive again once they are many (`info()["derived"]` has ``behind``). Writers wait only
+        while its file is written, readers not at all.
+
+        Parameters
+        ----------
+        kind : "ivf", "hnsw" or "multihash"
+            See the class.
+        timeout : float
+            Seconds to wait for a writer.
+        **parameters : int
+
+        Returns
+        -------
+        Derived
+            Its parameters, and its recall: the share of the 10 nearest found, of 256 stored codes with a
+            sixteenth of their bits flipped; where distances are equal either counts.
+
+        Raises
+        ------
+        InputError
+            As `to_faiss`.
+        LockedError
+            Another writer holds the index.
+        StoreError
+            The folder cannot be written, or was compacted or rolled back meanwhile.
+        """
+        return derive(self._store, kind, parameters, self.config.bits, timeout)
+
+    def drop_derived(self, kind: str | None = None, *, timeout: float = 10.0) -> list[str]:
+        """Remove the derived index of a kind, or all of them; returns the kinds that went.
+
+        Raises
+        ------
+        InputError
+            The kind is unknown.
+        LockedError, StoreError
+            As `derive`, or there is none of that kind.
+        """
+        return drop(self._store, kind, timeout)
