@@ -24,7 +24,7 @@ class IndexDeriving(IndexReader):
                                                                                (nlist / 32)
     "hnsw"        IndexBinaryHNSW: walks a graph                               M (16),
                                                                                ef_construction (40),
-                                                                               ef_search (64)
+                                                                               ef_search (128)
     "multihash"   IndexBinaryMultiHash: `nhash` parts of `b` bits, each found  nhash (r / log₂ n), b
                   with up to `nflip` bits flipped                              (r / nhash), nflip (2)
     ============  ===========================================================  ====================

@@ -139,16 +139,23 @@ class Shelf:
                     f"{view.folder} has no derived index {kind}; 'woh-index derive {kind}' makes one"
                 )
             with forking.gate, self._reading:  # a fork waits, else the child might wait for this for ever
-                held = self._held.get(kind)
-                same = held is not None and held.derived.name == derived.name
-                index = (
-                    held.index
-                    if held is not None and same
-                    else load(view.folder, derived, 8 * view.mapped.codes.shape[1])
-                )
-                held = Through(view, derived, index)
+                held = _taken(view, derived, self._held.get(kind))
                 self._held = {**self._held, kind: held}
         return held
+
+
+def _taken(view: View, derived: Derived, held: Through | None) -> Through:
+    """A search of `view` with what is held, if that is the index wanted, or else read."""
+    if held is not None and held.derived.name == derived.name:
+        return Through(view, derived, held.index)
+    try:
+        return Through(view, derived, load(view.folder, derived, 8 * view.mapped.codes.shape[1]))
+    except StoreError as error:
+        # A writer has derived another meanwhile; one that is older lacks rows, which are scanned.
+        replaced = isinstance(error.__cause__, FileNotFoundError)
+        if not replaced or held is None or held.view.snapshot.generation != view.snapshot.generation:
+            raise
+        return Through(view, held.derived, held.index)
 
 
 def load(folder: Path, derived: Derived, d: int) -> Any:
@@ -167,8 +174,8 @@ def load(folder: Path, derived: Derived, d: int) -> Any:
                     f"{path} is no index that Faiss {faiss.__version__} reads ({reason}); {again}"
                 ) from error
     except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise StoreError(f"{path} is missing; open the index anew, or {again}") from None
+        if isinstance(missing := error.__cause__, FileNotFoundError):
+            raise StoreError(f"{path} is missing; open the index anew, or {again}") from missing
         raise
     if (index.ntotal, index.d) != (derived.rows, d):
         raise StoreError(f"{path} holds {index.ntotal} codes of {index.d} bits, expected others; {again}")

@@ -63,7 +63,7 @@ def complete(kind: str, given: Mapping[str, Any], n: int, bits: int) -> dict[str
         _at_most(asked, "nlist", n, "the number of items")
         _at_most(asked, "nprobe", nlist, "nlist")
     elif kind == "hnsw":
-        asked = {"M": 16, "ef_construction": 40, "ef_search": 64} | asked
+        asked = {"M": 16, "ef_construction": 40, "ef_search": 128} | asked
         for name, most in {"M": 512, "ef_construction": 1 << 20, "ef_search": 1 << 20}.items():
             _at_most(asked, name, most, "what is of use")
     elif kind == "multihash":
