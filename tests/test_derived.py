@@ -93,6 +93,22 @@ def test_any_appends_removals_and_derivations_against_a_naive_scan(data):
         assert Store.verify(store.path) == []
 
 
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_where_all_that_is_near_was_removed_more_is_asked_for(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    with Store.create(tmp_path / "i", config={}, d=D) as store:
+        chunk = store_worker.chunk(1, n=200, kind="encoded")
+        chunk["codes"][:100] = 9
+        chunk["codes"][100:] = rng.integers(0, 256, (100, D // 8))
+        store_worker.commit(store, **chunk)
+        derive(store, kind, EVERYWHERE[kind], D, 10.0)
+        with store.writing() as writing:
+            writing.remove(chunk["ids"][:100].tolist())
+        queries = np.array([[9] * (D // 8), chunk["codes"][150].tolist()], np.uint8)
+        found = store.view.search(queries, 5, through=store.through(store.view, kind))
+        assert_array_equal(found[0], store.search(queries, 5)[0])
+
+
 @pytest.fixture
 def derived_index(tmp_path):
     """An index of 300 items with all kinds beside it, 40 newer items, and some of both removed."""
@@ -316,6 +332,44 @@ def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
         assert not faults, faults
         assert answered
         assert WOHIndex.verify(writer.path) == []
+
+
+def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
+    xq = tagged(7, n=5)[0]
+    index.derive("ivf", nlist=2, nprobe=2)
+    with WOHIndex.open(index.path) as reader:
+        store, old = reader._store, reader._store.view
+        query = old.mapped.codes[:5]
+        index.add(tagged(1)[0])
+        reader.refresh()
+        reader.search(xq, 3, through="ivf")  # reads the first
+        middle = store.view
+        index.derive("ivf", nlist=2, nprobe=2)
+        reader.refresh()
+        store._shelf.clear()
+        store.view.search(query, 60, through=store.through(store.view, "ivf"))  # reads the second
+        for seen in (old, middle):  # whose file is gone
+            if seen is old:
+                with pytest.raises(StoreError, match="is missing; open the index anew"):
+                    store.through(seen, "ivf")
+            else:
+                found = seen.search(query, 60, through=store.through(seen, "ivf"))
+                assert_array_equal(found, seen.search(query, 60))
+
+
+def test_a_full_disk_leaves_what_was_there(index, monkeypatch):
+    def full(file, made):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    index.derive("ivf", nlist=2, nprobe=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(kinds, "write", full)
+        with pytest.raises(StoreError, match="No space left"):
+            index.derive("ivf")
+    assert [path.name for path in index.path.glob("derived*")] == ["derived-ivf-1.faiss"]
+    assert WOHIndex.verify(index.path) == []
+    index.search(tagged(7, n=2)[0], 3, through="ivf")
 
 
 @pytest.mark.parametrize("name", ["again", "another", "drop", "compact"])

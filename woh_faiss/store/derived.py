@@ -65,10 +65,9 @@ class Through:
     def _derived(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
         """Of the derived rows: more neighbours than k, and removed ones dropped."""
         alive = self.view.everything.allowed
-        n = self.derived.rows
+        n, out = self.derived.rows, self._out
         if alive is None:
             return kinds.nearest(self.index, codes, k)
-        out = int(n - np.count_nonzero(alive[:n]))
         more = min(n, k + (_SPARE + 2 * k * out // max(1, n - out) if out else 0))
         D, rows = np.full((len(codes), k), NO_DISTANCE, np.int32), np.full((len(codes), k), NO_ID, np.int64)
         short = np.arange(len(codes))
@@ -83,6 +82,12 @@ class Through:
                 break
             more = min(n, _MORE * more)
         return D, rows
+
+    @cached_property
+    def _out(self) -> int:
+        """How many of the derived rows may not answer."""
+        alive = self.view.everything.allowed
+        return 0 if alive is None else int(np.count_nonzero(~alive[: self.derived.rows]))
 
     @cached_property
     def _tail(self) -> Scan:
@@ -152,8 +157,10 @@ def _taken(view: View, derived: Derived, held: Through | None) -> Through:
         return Through(view, derived, load(view.folder, derived, 8 * view.mapped.codes.shape[1]))
     except StoreError as error:
         # A writer has derived another meanwhile; one that is older lacks rows, which are scanned.
-        replaced = isinstance(error.__cause__, FileNotFoundError)
-        if not replaced or held is None or held.view.snapshot.generation != view.snapshot.generation:
+        if not isinstance(error.__cause__, FileNotFoundError) or held is None:
+            raise
+        other = held.view.snapshot.generation != view.snapshot.generation
+        if other or held.derived.rows > view.snapshot.rows:
             raise
         return Through(view, held.derived, held.index)
 
