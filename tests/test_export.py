@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import faiss
 import numpy as np
@@ -18,6 +20,7 @@ from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.store import kinds
 
+PAGE = Path(__file__).parents[1] / "docs" / "faiss.md"
 #: Runs where only faiss and numpy can be imported.
 FOREIGN = """
 import sys
@@ -64,6 +67,17 @@ def test_another_program_gets_the_same_answers_to_a_thousand_queries(larger, tmp
         assert_array_equal(theirs["D"], D)
         alive = np.array([id_ for id_ in larger._store.view.ids if larger._store.find([id_])])
         assert_array_equal(theirs["I"] if kind == "idmap2" else alive[theirs["I"]], I)
+
+
+def test_the_page_says_how_to_query_such_a_file(larger, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    larger.export("photos.faiss")
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    names = {"index": larger, "features": tagged(8, n=20)[0], "np": np, "faiss": faiss}
+    exec(block, names)  # noqa: S102
+    expected = larger.search(names["features"], 10)
+    assert_array_equal(names["D"], expected[0])
+    assert_array_equal(names["I"], expected[1])
 
 
 @pytest.mark.parametrize(
