@@ -73,6 +73,7 @@ class How:
     allow: Sequence[int] | None = None
     deny: Sequence[int] | None = None
     remote: Remote | None = None
+    through: str | None = None
 
     def search(self, index: WOHIndex, asked: Questions, rows: range) -> tuple[Any, Any]:
         """Distances or scores, and ids, of some of the queries: a row each."""
@@ -91,7 +92,7 @@ class How:
         if self.radius is None:
             if asked.item is not None:
                 return index.search_ids([asked.item.id], self.k, **among)
-            return index.search(np.asarray(xq), self.k, rerank=self.rerank, **among)
+            return index.search(np.asarray(xq), self.k, rerank=self.rerank, through=self.through, **among)
         if asked.item is not None:
             lims, D, I = index.range_search_ids([asked.item.id], self.radius + 1, **among)
         else:

@@ -22,6 +22,8 @@ COMMANDS = {
     "verify": "life",
     "compact": "life",
     "rollback": "life",
+    "derive": "export",
+    "export": "export",
     "evaluate": "evaluate",
     "benchmark": "benchmark",
     "push": "push",

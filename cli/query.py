@@ -42,6 +42,10 @@ from .options import index_option, json_option, print_json, progress, word_vecto
     help="Order this many nearest items anew by score (higher is nearer), say 1000.",
 )
 @click.option("--engine", metavar="URL", help="Search where `push` sent the codes to.")
+@click.option(
+    "--through",
+    help="Look at a part of the codes only, by what derive made: ivf, hnsw or multihash; QUERIES only.",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(
     "--images",
@@ -66,6 +70,7 @@ def query(
     explain: bool,
     rerank: int | None,
     engine: str | None,
+    through: str | None,
     html: Path | None,
     images: Path | None,
     as_json: bool,
@@ -99,8 +104,12 @@ def query(
     if radius is not None and context.get_parameter_source("k") is not ParameterSource.DEFAULT:
         raise click.UsageError("give -k or --radius, not both")
     filtered = allow is not None or deny is not None
-    if engine is not None and (rerank is not None or radius is not None or tags is not None or filtered):
+    if engine is not None and (rerank or radius is not None or tags is not None or filtered or through):
         raise click.UsageError("--engine finds the K nearest to QUERIES, --id or --key, nothing else")
+    if through is not None and (queries is None or tags is not None or radius is not None):
+        raise click.UsageError(
+            "--through finds the K nearest of QUERIES: not with --radius, --id, --key, --tags"
+        )
     if images is not None and html is None:
         raise click.UsageError("--images goes with --html")
     from woh_faiss import WOHIndex, WordVectors, read_chunk
@@ -124,7 +133,7 @@ def query(
             remote = opened.enter_context(Remote(index, engine))
             if note := remote.note():
                 click.echo(f"note: {note}", err=True)
-        how = How(some, radius, rerank, vectors, only, never, remote)
+        how = How(some, radius, rerank, vectors, only, never, remote, through)
         chunk = None if queries is None else read_chunk(queries)
         if key is not None:
             item_id = index.id_of(key)

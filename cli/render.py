@@ -69,6 +69,8 @@ def print_info(facts: dict[str, Any]) -> None:
     summary.add_row("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen")
     summary.add_row("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"]))
     summary.add_row("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items()))
+    for made in facts["derived"]:
+        summary.add_row(f"derived {made['kind']}", _derived(made))
     out.print(summary)
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("round", "kind", "items", "learned", "ntotal", "seconds"):
@@ -96,6 +98,14 @@ def print_info(facts: dict[str, Any]) -> None:
         for item in facts["misfits"]:
             table.add_row(str(item["id"]), item["key"] or "", str(item["differ"]), ", ".join(item["tags"]))
         out.print(table)
+
+
+def _derived(made: dict[str, Any]) -> str:
+    """A derived index in a line."""
+    text = ", ".join(f"{name} {value}" for name, value in made["parameters"].items())
+    text += f"; recall@10 {made['recall']:.3f} after round {made['round']}"
+    text += "" if made["radius"] is None else f"; nothing missed up to {made['radius']} bits"
+    return text + (f"; {made['behind']:,} newer codes are scanned" if made["behind"] else "")
 
 
 def _figures(health: dict[str, Any]) -> list[str]:

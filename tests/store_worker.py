@@ -20,6 +20,7 @@ import numpy as np
 
 from woh_faiss.errors import LockedError, StoreError
 from woh_faiss.store import Store, files
+from woh_faiss.store.derived import derive, drop
 
 D = 32
 CONFIG = {"bits": 12, "seed": 3}
@@ -222,6 +223,57 @@ def deaths(name: str, folder: str) -> None:
         shutil.rmtree(path)
 
 
+def deriving(name: str, folder: str) -> None:
+    """For every step of making or dropping a derived index: die there, look, then write on."""
+    base = Path(folder) / "base.woh"
+    build(base, 3)
+    with Store.open(base) as store:
+        derive(store, "ivf", {"nlist": 2, "nprobe": 2}, D, 10.0)
+    acts: dict[str, Callable[[Store], Any]] = {
+        "again": lambda store: derive(store, "ivf", {"nlist": 3, "nprobe": 3}, D, 10.0),
+        "another": lambda store: derive(store, "multihash", {"nhash": 8, "nflip": 4}, D, 10.0),
+        "drop": lambda store: drop(store, "ivf", 10.0),
+        "compact": lambda store: store.compact(),
+    }
+
+    def tried(path: Path, number: int) -> list[str]:
+        with Store.open(path) as store:
+            if name == "compact":
+                with store.writing() as writing:
+                    writing.remove([1000])
+            log = die_at(number)
+            acts[name](store)
+        return log
+
+    def copy(to: str) -> Path:
+        return Path(shutil.copytree(base, Path(folder) / to))
+
+    steps = json.loads(forked(lambda: tried(copy("whole.woh"), -1))[1])
+    # Until it is committed, compact has nothing to do with derived indexes.
+    first = steps.index("before COMMIT") if name == "compact" else 0
+    for number, step in list(enumerate(steps))[first:]:
+        path = copy(f"{number}.woh")
+        status, _ = forked(lambda path=path, number=number: tried(path, number))
+        seen = json.loads(forked(lambda path=path: through(path))[1])
+        text = forked(lambda path=path: run(path, **chunk(9, n=4, kind="encoded")))[1]
+        after = json.loads(forked(lambda path=path: through(path))[1])
+        names = sorted(file.name for file in path.glob("derived*"))
+        answer([step, os.WIFSIGNALED(status), seen, text, after, names, Store.verify(path)])
+        shutil.rmtree(path)
+
+
+def through(path: Path) -> list[list[Any]]:
+    """Name of each derived index, and whether it (which looks everywhere) answers as the scan does."""
+    queries = np.array([[value] * (D // 8) for value in range(4)], np.uint8)
+    with Store.open(path) as store:
+        D_, I = store.search(queries, 30)
+        found = []
+        for made in store.snapshot.derived:
+            got = store.view.search(queries, 30, through=store.through(store.view, made.kind))
+            found.append([made.name, all(map(np.array_equal, got, (D_, I)))])
+        return found
+
+
 # ---- other processes -------------------------------------------------------------------------------
 
 
@@ -257,6 +309,25 @@ def fork_after_search(path: str) -> None:
         answer(forked(child)[1])
 
 
+def fork_through(path: str) -> None:
+    """As `fork_after_search`, through a derived index that the parent has read, and one that it has not."""
+    with Store.open(path) as store:
+        faiss.omp_set_num_threads(2)
+        queries = np.zeros((5000, store.d // 8), np.uint8)
+        view = store.view
+        expected = view.search(queries, 3, through=store.through(view, "ivf"))[1].tolist()
+
+        def child() -> bool:
+            signal.alarm(20)
+            again = view.search(queries, 3, through=store.through(view, "ivf"))[1].tolist() == expected
+            return again and view.search(queries, 3, through=store.through(view, "hnsw"))[1].shape == (
+                5000,
+                3,
+            )
+
+        answer(forked(child)[1])
+
+
 def unprivileged(path: str) -> None:
     """Snapshot, ids found, and the message of a refused update, as a user who may only read."""
     update = chunk(9)  # imports what it needs while it still may
@@ -282,5 +353,7 @@ if __name__ == "__main__":
         "hold": hold,
         "try_write": try_write,
         "fork_after_search": fork_after_search,
+        "deriving": deriving,
+        "fork_through": fork_through,
         "unprivileged": unprivileged,
     }[sys.argv[1]](*sys.argv[2:])

@@ -194,6 +194,10 @@ class IndexContents:
             "tags_seen": len(tags),
             "tags_known": sum(known for _, _, known in tags),
             "tags_top": [(tag, count) for tag, count, _ in tags[:n_tags]],
+            "derived": [
+                {**asdict(made), "behind": self._store.snapshot.rows - made.rows}
+                for made in self._store.snapshot.derived
+            ],
             "sizes": self._store.sizes(),
             "history": [asdict(round_) for round_ in self.rounds()],
         }

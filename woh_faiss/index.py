@@ -16,8 +16,9 @@ from . import codes
 from .chunks import Chunk, gathered, joined
 from .code_files import checked, read_codes
 from .config import WOHConfig
+from .deriving import IndexDeriving
 from .errors import InputError, StoreError
-from .reading import Ids, IndexReader
+from .reading import Ids
 from .store import Round, Store, publish
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Compacted(NamedTuple):
     clean: bool
 
 
-class WOHIndex(IndexReader):
+class WOHIndex(IndexDeriving):
     """Learned binary codes in a folder, searched as Faiss searches.
 
     Think of a Faiss index that takes features and tags, learns from them what to keep, and keeps 8 to 16

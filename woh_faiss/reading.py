@@ -13,7 +13,7 @@ from .contents import IndexContents
 from .errors import InputError
 from .kernel import unit_rows
 from .rerank import scores
-from .store import NO_DISTANCE, NO_ID, Snapshot, View
+from .store import NO_DISTANCE, NO_ID, Searcher, Snapshot, View
 
 if TYPE_CHECKING:
     from .meaning import Meaning
@@ -54,6 +54,7 @@ class IndexReader(IndexContents):
         allow: Ids | None = None,
         deny: Ids | None = None,
         params: Any = None,
+        through: str | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest items of each query, as Faiss answers.
 
@@ -72,6 +73,10 @@ class IndexReader(IndexContents):
             million.
         params : faiss.SearchParameters, optional
             Its selector, in place of `allow`.
+        through : "ivf", "hnsw" or "multihash", optional
+            Look at a part of the codes only, through the index of this kind that `derive` made: faster among
+            millions of items, but some of the nearest may be missed, and fewer than k be found. Not with
+            allow or deny. Items that came since are always found.
 
         Returns
         -------
@@ -86,9 +91,16 @@ class IndexReader(IndexContents):
         ------
         InputError
             The features cannot be used or have another width, k is not a whole number of at least 1,
-            `rerank` is less than k, allow or deny are no integers, or params ask for more than a selector.
+            `rerank` is less than k, allow or deny are no integers, params ask for more than a selector, or
+            `through` is unknown or beside them.
+        StoreError
+            There is no derived index `through`, or its file is damaged.
         """
         k, allow = validate.neighbours(k), validate.selector(params, allow)
+        if through is not None and (allow is not None or deny is not None):
+            raise InputError(
+                "through goes without allow and deny, which need the scan of all codes; drop one"
+            )
         if rerank is not None and validate.neighbours(rerank, "rerank") < k:
             raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
         view = self._follow()
@@ -99,9 +111,10 @@ class IndexReader(IndexContents):
             )
             return none, np.full((nq, k), NO_ID, np.int64)
         hasher = self._hasher_of(view)
+        way = None if through is None else self._store.through(view, through)
         if rerank is None:
-            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny)
-        return _reranked(view, hasher.decision_function(xq), k, rerank, allow, deny)
+            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, way)
+        return _reranked(view, hasher.decision_function(xq), k, rerank, allow, deny, way)
 
     def range_search(
         self,
@@ -267,11 +280,17 @@ def without_own(
 
 
 def _reranked(
-    view: View, H: NDArray[np.float64], k: int, rerank: int, allow: Ids | None, deny: Ids | None
+    view: View,
+    H: NDArray[np.float64],
+    k: int,
+    rerank: int,
+    allow: Ids | None,
+    deny: Ids | None,
+    through: Searcher | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Scores and ids of the k best of the `rerank` nearest items, for queries H = φ(x)P (nq, r)."""
     most = min(rerank, max(k, view.snapshot.ntotal))
-    _, I, stored = view.search_codes(codes.pad(codes.pack(H)), most, allow, deny)
+    _, I, stored = view.search_codes(codes.pad(codes.pack(H)), most, allow, deny, through)
     S = np.where(I == NO_ID, -np.inf, scores(H, stored[:, :, : H.shape[1] // 8])).astype(np.float32)
     best = np.argsort(-S, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)

@@ -9,19 +9,21 @@ from __future__ import annotations
 from .files import publish
 from .floatfile import FloatVectors, read_floats
 from .model import Model, write_file
-from .records import Item, Round, Snapshot
+from .records import Derived, Item, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
-from .view import View
+from .view import Searcher, View
 
 __all__ = [
     "Store",
     "View",
+    "Searcher",
     "Snapshot",
     "Round",
     "Item",
     "Model",
     "FloatVectors",
+    "Derived",
     "publish",
     "read_floats",
     "write_file",

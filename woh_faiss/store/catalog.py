@@ -13,7 +13,7 @@ from woh_faiss.validate import short
 
 from . import cells, schema
 from .database import moment, where_in
-from .records import Item, Round, Snapshot, State
+from .records import Derived, Item, Round, Snapshot, State
 
 
 def version(connection: sqlite3.Connection) -> int:
@@ -52,8 +52,8 @@ def _named(connection: sqlite3.Connection, name: str) -> Any:
 def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
     found = cells.parsed("meta.state", _named(connection, "state"), dict)
-    counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable")
-    if not set(found) <= {"models", "anchors", "directories", *counts}:
+    counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "derivations")
+    if not set(found) <= {"models", "anchors", "directories", "derived", *counts}:
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
     if not isinstance(found.get("models"), list):
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, expected a list of models")
@@ -69,7 +69,7 @@ def read_state(connection: sqlite3.Connection) -> State:
         last = name == "next_id" and found.get(name) == 2**63
         if name in found and not (cells.is_count(found[name]) or last):
             raise sqlite3.DatabaseError(f"meta.state.{name} is {short(found[name])}, expected {cells.COUNT}")
-    state = State(**found)
+    state = State(**{**found, "derived": _derived(found.get("derived", []))})
     if state.auto_end > state.next_id:
         raise sqlite3.DatabaseError(f"meta.state.auto_end is {state.auto_end}, beyond {state.next_id}")
     if version(connection) == 1:
@@ -77,6 +77,15 @@ def read_state(connection: sqlite3.Connection) -> State:
         (max_id,) = cells.typed("rounds", row, {"max_id": int})
         state.next_id = max(max_id, -1) + 1
     return state
+
+
+def _derived(found: Any) -> list[Derived]:
+    """What `meta.state` says of derived indexes."""
+    entries = [cells.derived("meta.state.derived", it) for it in cells.listed("meta.state.derived", found)]
+    made = [Derived(**entry) for entry in entries]
+    if len({it.kind for it in made}) != len(made):
+        raise sqlite3.DatabaseError("meta.state.derived names a kind twice")
+    return made
 
 
 def write_state(connection: sqlite3.Connection, state: State) -> None:
@@ -109,7 +118,9 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     if model is not None:
         cells.model_file("rounds.model", model)
     directory = None if model is None else state.directories.get(model)
-    now = state.next_id, state.generation, state.anchors, directory
+    if any(it.rows > rows for it in state.derived):
+        raise sqlite3.DatabaseError(f"meta.state.derived has more rows than the {rows} there are")
+    now = state.next_id, state.generation, state.anchors, directory, tuple(state.derived)
     return Snapshot(number, rows, ntotal, model, fingerprint, *now)
 
 

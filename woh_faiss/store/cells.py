@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from woh_faiss.validate import short
 
+from . import schema
+
 T = TypeVar("T")
 #: A whole number that counts something.
 COUNT = "a whole number of at least 0"
@@ -25,6 +27,10 @@ ROUND: Kinds = {
     **{"round": COUNT, "time": float, "kind": str, "n": COUNT, "removed": COUNT, "ntotal": COUNT},
     **{"trained": COUNT, "first_row": COUNT, "end_row": COUNT, "checksum": str, "model": str | None},
     **{"fingerprint": str | None, "chunk_hash": str, "seconds": float, "health": str | None},
+}
+DERIVED: Kinds = {
+    **{"kind": str, "name": str, "sha256": str, "round": COUNT, "rows": COUNT},
+    **{"parameters": dict, "recall": float, "radius": int | None},
 }
 
 
@@ -83,6 +89,26 @@ def numbers(where: str, text: str | None) -> dict[str, Any] | None:
     ):
         raise sqlite3.DatabaseError(f"{where} is {short(text)}, expected numbers")
     return found
+
+
+def listed(where: str, value: Any) -> list[Any]:
+    """A JSON array."""
+    if not isinstance(value, list):
+        raise sqlite3.DatabaseError(f"{where} is {short(value)}, expected a list")
+    return value
+
+
+def derived(where: str, value: Any) -> dict[str, Any]:
+    """What is known of a derived index: the fields of `records.Derived`; its name is no path."""
+    if not isinstance(value, dict) or set(value) != set(DERIVED):
+        raise sqlite3.DatabaseError(f"{where} holds {short(value)}, which is no derived index")
+    typed(where, tuple(value[name] for name in DERIVED), DERIVED)
+    named = re.fullmatch(schema.DERIVED, value["name"])
+    if named is None or named[1] != value["kind"]:
+        raise sqlite3.DatabaseError(f"{where} has the file {short(value['name'])} of {short(value['kind'])}")
+    if not all(is_count(number) for number in value["parameters"].values()):
+        raise sqlite3.DatabaseError(f"{where} has the parameters {short(value['parameters'])}")
+    return value
 
 
 def model_file(where: str, value: Any) -> str:

@@ -44,6 +44,7 @@ def compact(writing: Writing) -> int:
         ledger.check(*_TABLES)
         rounds = _places(writing, alive, first)
         state.generation += 1
+        state.derived = []  # they have the old rows
         codes, ids = _rewritten(writing, alive, state.generation)
         _forget_tags(run)
         select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
@@ -136,6 +137,7 @@ def rollback(writing: Writing, number: int) -> None:
     with writing.committing() as (ledger, state):
         ledger.check(*_TABLES)
         state.generation += 1
+        state.derived = []  # they have the old rows
         _rewritten(writing, alive, state.generation)
         run.execute("DELETE FROM items WHERE row >= ?", (end,))
         run.execute("DELETE FROM removed WHERE row >= ?", (end,))

@@ -8,6 +8,38 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class Derived:
+    """An index that was derived from the codes of the generation that is in place.
+
+    Attributes
+    ----------
+    kind : str
+        "ivf", "hnsw" or "multihash".
+    name : str
+        Of its file.
+    sha256 : str
+        Of the file's bytes, in hex.
+    round, rows : int
+        The newest round when it was made, and the rows there were: it holds all of them.
+    parameters : dict of int
+        What it was made with, by name.
+    recall : float
+        Share of the 10 nearest that it found when it was made, of stored codes with flipped bits.
+    radius : int or None
+        Bits up to which it misses nothing, where its kind promises any.
+    """
+
+    kind: str
+    name: str
+    sha256: str
+    round: int
+    rows: int
+    parameters: dict[str, int] = field(hash=False)
+    recall: float
+    radius: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One committed state.
 
@@ -31,6 +63,7 @@ class Snapshot:
         SHA-256 of the anchors' file, if they have one.
     directory : str or None
         `Npz.digest` of the model file; None where an older format did not keep it.
+    derived : tuple of Derived
     """
 
     round: int
@@ -42,6 +75,7 @@ class Snapshot:
     generation: int = 0
     anchors: str | None = None
     directory: str | None = None
+    derived: tuple[Derived, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +158,10 @@ class State:
         The earliest round that the tags can be put back to.
     directories : dict
         `Npz.digest` of each file in `models`.
+    derived : list of Derived
+        At most one a kind, of the generation that is in place.
+    derivations : int
+        How many were ever made.
     """
 
     models: list[str] = field(default_factory=list)
@@ -134,6 +172,8 @@ class State:
     auto_end: int = 0
     restorable: int = 0
     directories: dict[str, str] = field(default_factory=dict)
+    derived: list[Derived] = field(default_factory=list)
+    derivations: int = 0
 
     def keep(self, models: list[str]) -> None:
         """These are the model files from now on; an older format knew nothing of their directories."""

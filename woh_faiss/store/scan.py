@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,6 +57,11 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def threads(few: bool) -> AbstractContextManager[None]:
+    """One thread inside where there is `few` to do, and in a forked child."""
+    return _one_thread() if few or _forked else nullcontext()
 
 
 @dataclass(frozen=True)

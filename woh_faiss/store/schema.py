@@ -25,6 +25,15 @@ def model_round(name: str) -> int:
     return int(name.removeprefix("model-").removesuffix(".npz"))
 
 
+#: Of indexes that are derived from the codes.
+DERIVED = r"derived-(ivf|hnsw|multihash)-[0-9]{1,19}\.faiss"
+
+
+def derived_name(kind: str, number: int) -> str:
+    """File name of the derived index that was the `number`-th to be made: no name is used again."""
+    return f"derived-{kind}-{number}.faiss"
+
+
 def pending(name: str, generation: int) -> str:
     """What codes or ids of `generation` are called until they take the place of the ones before."""
     return f"{name}.{generation}"

@@ -12,6 +12,7 @@ from .records import Snapshot, State
 _MADE = re.compile(
     rf"(model-\d+\.npz|{re.escape(schema.ANCHORS)})({re.escape(files.TEMPORARY)})?"
     rf"|({re.escape(schema.CODES)}|{re.escape(schema.IDS)})\.\d+"
+    rf"|{schema.DERIVED}({re.escape(files.TEMPORARY)})?"
 )
 
 
@@ -35,5 +36,5 @@ def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
 
 def strays(folder: Path, state: State) -> list[Path]:
     """Files of ours that the committed state does not have, by name."""
-    keep = {*state.models, *([schema.ANCHORS] if state.anchors else [])}
+    keep = {*state.models, *([schema.ANCHORS] if state.anchors else []), *(it.name for it in state.derived)}
     return [path for path in sorted(folder.iterdir()) if _MADE.fullmatch(path.name) and path.name not in keep]

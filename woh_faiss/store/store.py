@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, database, files, forking, schema
+from .derived import Shelf, Through
 from .model import Model
 from .records import Item, Round, Snapshot
 from .view import View, open_view
@@ -60,6 +61,7 @@ class Store:
         self.path, self.config, self.d = path, config, d
         self.auto_refresh = auto_refresh
         self._view: View | None = open_view(path, d, wanted)
+        self._shelf = Shelf()
         self._refreshing = threading.RLock()
         self._looked = time.monotonic()
 
@@ -124,6 +126,7 @@ class Store:
     def close(self) -> None:
         """Let go of the mapped files; the Store cannot be used afterwards."""
         self._view = None
+        self._shelf.clear()
 
     @property
     def view(self) -> View:
@@ -211,6 +214,10 @@ class Store:
         Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, ordered as in `search`.
         """
         return self.view.range_search(codes, radius, allow, deny)
+
+    def through(self, view: View, kind: str) -> Through:
+        """See `derived.Shelf.through`."""
+        return self._shelf.through(view, kind)
 
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """See :meth:`View.codes`."""

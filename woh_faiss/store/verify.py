@@ -12,7 +12,7 @@ import numpy as np
 
 from woh_faiss.errors import LockedError, StoreError, WOHError
 
-from . import catalog, codefile, database, files, schema, sums
+from . import catalog, codefile, database, derived, files, kinds, schema, sums
 from .compaction import mapped
 from .model import Npy
 from .records import Snapshot, State
@@ -91,6 +91,7 @@ class _Check:
                 self._counts(run, seen)
             self._codes_and_ids(run, seen, d)
             self._models(run, seen, state)
+            self._derived(seen, d)
         self._leftovers(seen, state, d)
 
     def _sums(self, run: sqlite3.Connection) -> None:
@@ -184,12 +185,28 @@ class _Check:
                 if name == schema.ANCHORS:
                     Npy(self.folder / name).read()
 
+    def _derived(self, seen: Snapshot, d: int) -> None:
+        """Every derived index: its bytes, then its codes against those in place."""
+        codes, ids = (files.newest(self.folder, name, seen.generation) for name in (schema.CODES, schema.IDS))
+        for known in seen.derived:
+            with self.noting(known.name):
+                index = derived.load(self.folder, known, d)
+                C, _ = mapped(codes, ids, d, seen.rows)
+                found = np.zeros(known.rows, np.bool_)
+                for rows, held in kinds.stored(index):
+                    same = np.array_equal(C[rows], held)
+                    found[rows] = same
+                if not found.all():
+                    again = f"'woh-index derive {known.kind}' makes it again"
+                    self.fault(known.name, f"lacks codes of the index, or has others; {again}")
+
     def _leftovers(self, seen: Snapshot, state: State, d: int) -> None:
         """Files that do not belong here; what a writer left only if none is at work."""
         with self.noting("."):
             ours = {schema.CATALOG, schema.CODES, schema.IDS, *state.models}
             ours |= {schema.CATALOG + end for end in ("-wal", "-shm")} | {database.HOLDER}
             ours |= {schema.ANCHORS} if state.anchors else set()
+            ours |= {known.name for known in state.derived}
             left = {path.name for path in strays(self.folder, state)}
             for path in sorted(self.folder.iterdir()):
                 if path.name not in ours | left:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,13 @@ from .scan import NO_ID, Scan, members
 
 #: How often an opening reader follows a writer that removes the model just read about.
 _ATTEMPTS = 5
+
+
+class Searcher(Protocol):
+    """What finds the nearest rows, as `Scan.nearest`."""
+
+    def nearest(self, codes: Any, k: Any) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Distances and rows of the k nearest, (n, k) each."""
 
 
 @dataclass(frozen=True)
@@ -175,17 +182,17 @@ class View:
         return found
 
     def search(
-        self, codes: Any, k: Any, allow: Any = None, deny: Any = None
+        self, codes: Any, k: Any, allow: Any = None, deny: Any = None, through: Searcher | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """See :meth:`Store.search`."""
-        distances, rows = self.among(allow, deny).nearest(codes, k)
+        """See :meth:`Store.search`; `through` something else than a scan among those that may answer."""
+        distances, rows = (through or self.among(allow, deny)).nearest(codes, k)
         return distances, self._ids_at(rows)
 
     def search_codes(
-        self, codes: Any, k: Any, allow: Any = None, deny: Any = None
+        self, codes: Any, k: Any, allow: Any = None, deny: Any = None, through: Searcher | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
         """As `search`, with the codes found, (n, k, d // 8): zeros where there are fewer than k."""
-        distances, rows = self.among(allow, deny).nearest(codes, k)
+        distances, rows = (through or self.among(allow, deny)).nearest(codes, k)
         stored = np.zeros((*rows.shape, self.mapped.codes.shape[1]), dtype=np.uint8)
         there = rows != NO_ID
         stored[there] = self.mapped.codes[rows[there]]

@@ -155,11 +155,11 @@ class Writing(Lookups):
             name, fingerprint = old.model, old.fingerprint
             if model is not None:
                 name = schema.model_name(number)
-                fingerprint = self._write_file(name, lambda file: write_npz(file, model))
+                fingerprint = self.write_file(name, lambda file: write_npz(file, model))
                 state.keep([*state.models, name])
                 state.directories[name] = Model(self.folder / name).directory
             if anchors is not None:
-                state.anchors = self._write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
+                state.anchors = self.write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
                 state.anchors_round = number
             if len(ids) or model is not None or anchors is not None:
                 files.sync_folder(self.folder)
@@ -242,7 +242,7 @@ class Writing(Lookups):
             files.append(self.folder / schema.IDS, 8 * self.snapshot.rows, stored)
         return codefile.checksum(codes, stored)
 
-    def _write_file(self, name: str, write: Any) -> str:
+    def write_file(self, name: str, write: Any) -> str:
         """A new file of the folder; SHA-256 of its bytes."""
         files.replace(self.folder / name, write)
         return files.fingerprint(self.folder / name)

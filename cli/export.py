@@ -1,0 +1,132 @@
+"""woh-index export and derive: other Faiss indexes of the same codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import one_line_errors
+from .options import index_option, json_option, print_json
+
+#: The library checks them; they are here so that --help answers at once.
+KINDS = ("flat", "idmap2", "ivf", "hnsw", "multihash")
+
+
+def _parameters(_context: click.Context, _parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, int]:
+    """NAME=NUMBER of --set, for a click callback."""
+    found = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        try:
+            found[name] = int(number)
+        except ValueError:
+            raise click.BadParameter(f"{pair!r} is not NAME=NUMBER, such as nprobe=32") from None
+    return found
+
+
+set_option = click.option(
+    "--set",
+    "parameters",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    callback=_parameters,
+    help="A parameter: nlist, nprobe (ivf); M, ef_construction, ef_search (hnsw); nhash, b, nflip "
+    "(multihash). May be given many times.",
+)
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(KINDS),
+    default="idmap2",
+    show_default=True,
+    help="flat and idmap2 answer exactly, the others look at a part of the codes only; flat has positions "
+    "for ids.",
+)
+@set_option
+@click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+@index_option
+@json_option
+@one_line_errors
+def export(
+    out: Path, kind: str, parameters: dict[str, int], force: bool, index_path: Path, as_json: bool
+) -> None:
+    """Write the codes to OUT, a file that any program with Faiss reads; removed items are not in it.
+
+    Before OUT is there, what was written is read back and compared with the index, on stored codes with
+    flipped bits: flat and idmap2 must answer alike, of the others the recall among the 10 nearest is printed.
+
+    \b
+    Example:
+        woh-index export photos.faiss
+        woh-index export photos-ivf.faiss --as ivf --set nprobe=32
+    """
+    from woh_faiss import WOHIndex
+
+    with WOHIndex.open(index_path) as index:
+        done = index.export(out, kind, force=force, **parameters)
+    if as_json:
+        print_json(asdict(done))
+        return
+    items = "1 item" if done.items == 1 else f"{done.items:,} items"
+    click.echo(
+        f"{done.path}: {done.kind}{_settings(done.parameters)}, {items} of {done.d} bits, "
+        f"{done.bytes:,} bytes; {_quality(done)}"
+    )
+
+
+@click.command()
+@click.argument("kind", required=False, type=click.Choice(KINDS[2:]))
+@set_option
+@click.option("--drop", is_flag=True, help="Remove the derived index of KIND, or all of them.")
+@index_option
+@json_option
+@one_line_errors
+def derive(kind: str | None, parameters: dict[str, int], drop: bool, index_path: Path, as_json: bool) -> None:
+    """Make an index of KIND for query --through, which looks at a part of the codes only.
+
+    It is faster among millions of items, and may miss some of the nearest: the recall among the 10 nearest is
+    measured and printed. Items that come later are scanned beside it. compact and rollback drop it.
+
+    \b
+    Example:
+        woh-index derive ivf
+        woh-index derive multihash --set nhash=3 --set nflip=2
+        woh-index derive --drop
+    """
+    if kind is None and not drop:
+        raise click.UsageError("give a KIND, or --drop")
+    if drop and (parameters or as_json):
+        raise click.UsageError("--drop takes no --set and no --json")
+    from woh_faiss import WOHIndex
+
+    with WOHIndex.open(index_path) as index:
+        if drop:
+            gone = index.drop_derived(kind)
+            click.echo(f"dropped: {', '.join(gone)}" if gone else "nothing was derived", err=True)
+            return
+        made = index.derive(str(kind), **parameters)
+    if as_json:
+        print_json(asdict(made))
+        return
+    text = f"recall@10 {made.recall:.3f}"
+    text += "" if made.radius is None else f", nothing missed up to {made.radius} bits"
+    click.echo(f"{made.kind}{_settings(made.parameters)} of {made.rows:,} codes; {text}")
+
+
+def _settings(parameters: dict[str, int]) -> str:
+    """In brackets, nothing for none."""
+    text = ", ".join(f"{name} {value}" for name, value in parameters.items())
+    return f" ({text})" if text else ""
+
+
+def _quality(done: Any) -> str:
+    text = f"recall@10 {done.recall:.3f} on {done.queries} queries"
+    return text if done.radius is None else f"{text}, nothing missed up to {done.radius} bits"

@@ -1,0 +1,465 @@
+"""Derived indexes: what is found through them, whatever is appended, removed, damaged or killed meanwhile."""
+
+import copy
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import store_worker
+from conftest import SMALL, save_chunk, tagged
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from test_cli import run
+
+from woh_faiss import WOHIndex
+from woh_faiss.errors import InputError, StoreError
+from woh_faiss.store import NO_DISTANCE, NO_ID, Store, derived, kinds
+from woh_faiss.store.derived import derive
+
+#: Parameters with which a kind looks at all codes, of 15 or more.
+EVERYWHERE = {
+    "ivf": {"nlist": 5, "nprobe": 5},
+    "multihash": {"nhash": 8, "b": 4, "nflip": 4},
+}
+D = store_worker.D
+
+
+def ask(*arguments):
+    command = [sys.executable, store_worker.__file__, *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def naive(live, query, k):
+    """Distances and ids by counting bits, ties by place, padded."""
+    found = [(int(np.unpackbits(code ^ query).sum()), place, id_) for place, (id_, code) in enumerate(live)]
+    found = sorted(found)[:k]
+    rest = k - len(found)
+    return [d for d, _, _ in found] + [NO_DISTANCE] * rest, [i for _, _, i in found] + [NO_ID] * rest
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_any_appends_removals_and_derivations_against_a_naive_scan(data):
+    """A kind that looks everywhere answers as the scan; any kind answers with live items, truly as near."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
+    with tempfile.TemporaryDirectory() as folder, Store.create(folder + "/i", config={}, d=D) as store:
+        live, number = [], 0
+        for step in data.draw(st.lists(st.sampled_from(["add", "remove", "derive"]), max_size=6), "steps"):
+            if step == "derive" and live:
+                kind = data.draw(st.sampled_from(kinds.SUBLINEAR), "kind")
+                exact = data.draw(st.booleans(), "everywhere") and len(live) >= 5
+                derive(store, kind, EVERYWHERE.get(kind, {}) if exact else {}, D, 10.0)
+            elif step == "remove" and live:
+                gone = {live[i][0] for i in rng.permutation(len(live))[: data.draw(st.integers(1, 25), "n")]}
+                with store.writing() as writing:
+                    writing.remove(sorted(gone))
+                live = [(id_, code) for id_, code in live if id_ not in gone]
+            else:
+                number += 1
+                chunk = store_worker.chunk(number, n=17, kind="encoded")
+                store_worker.commit(store, **chunk)
+                live += list(zip(chunk["ids"].tolist(), chunk["codes"], strict=True))
+        known = dict(live)
+        queries = rng.integers(0, 5, (3, D // 8), np.uint8)
+        for made in store.snapshot.derived:
+            through = store.through(store.view, made.kind)
+            newer = {int(id_) for id_ in store.view.ids[made.rows :]}
+            looks_everywhere = made.parameters.items() >= EVERYWHERE.get(made.kind, {"": 0}).items()
+            for k in (1, 4, 150):
+                D_, I = store.view.search(queries, k, through=through)
+                for query, distances, ids in zip(queries, D_.tolist(), I.tolist(), strict=True):
+                    true_D, true_I = naive(live, query, k)
+                    if looks_everywhere:
+                        assert distances == true_D
+                        assert k < 150 or ids == true_I
+                    found = [(d, i) for d, i in zip(distances, ids, strict=True) if i != NO_ID]
+                    assert all(d == np.unpackbits(known[i] ^ query).sum() for d, i in found)
+                    assert len({i for _, i in found}) == len(found)
+                    assert distances == sorted(distances)
+                    assert ids[len(found) :] == [NO_ID] * (k - len(found))
+                    nearer = {i for d, i in zip(true_D, true_I, strict=True) if d < distances[-1]}
+                    assert nearer & newer <= set(ids)
+        assert Store.verify(store.path) == []
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_where_all_that_is_near_was_removed_more_is_asked_for(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    with Store.create(tmp_path / "i", config={}, d=D) as store:
+        chunk = store_worker.chunk(1, n=200, kind="encoded")
+        chunk["codes"][:100] = 9
+        chunk["codes"][100:] = rng.integers(0, 256, (100, D // 8))
+        store_worker.commit(store, **chunk)
+        derive(store, kind, EVERYWHERE[kind], D, 10.0)
+        with store.writing() as writing:
+            writing.remove(chunk["ids"][:100].tolist())
+        queries = np.array([[9] * (D // 8), chunk["codes"][150].tolist()], np.uint8)
+        found = store.view.search(queries, 5, through=store.through(store.view, kind))
+        assert_array_equal(found[0], store.search(queries, 5)[0])
+
+
+@pytest.fixture
+def derived_index(tmp_path):
+    """An index of 300 items with all kinds beside it, 40 newer items, and some of both removed."""
+    with WOHIndex.create(tmp_path / "i.woh", **{**SMALL, "bits": 32, "keep_models": 9}) as index:
+        index.update(*tagged(0, n=300))
+        index.derive("ivf", nlist=17, nprobe=17)
+        index.derive("hnsw", ef_search=512)
+        index.derive("multihash", nhash=8, nflip=4)
+        index.add(tagged(1)[0])
+        index.remove(np.arange(0, 340, 3))
+        yield index
+
+
+@pytest.mark.parametrize("kind", kinds.SUBLINEAR)
+def test_search_and_rerank_through_each_kind(derived_index, kind):
+    xq = tagged(7, n=30)[0]
+    for more in ({}, {"rerank": 60}):
+        D_, I = derived_index.search(xq, 10, **more)
+        through, found = derived_index.search(xq, 10, through=kind, **more)
+        if not more:
+            assert kinds.recall(through, D_) > (0.99 if kind == "hnsw" else 0.9999)
+        assert (found % 3 != 0).all()
+        assert through.dtype == D_.dtype
+    assert (found == I).mean() > 0.9
+
+
+def test_what_derive_says_is_kept_and_shown(derived_index):
+    made = derived_index.derive("multihash", nhash=4, b=8, nflip=1)
+    assert (made.name, made.rows, made.round, made.radius) == ("derived-multihash-4.faiss", 340, 3, 7)
+    assert 0 < made.recall <= 1
+    with WOHIndex.open(derived_index.path) as again:
+        known = {it["kind"]: it for it in again.info()["derived"]}
+    assert known["multihash"]["parameters"] == {"nhash": 4, "b": 8, "nflip": 1}
+    assert known["multihash"]["recall"] == made.recall
+    assert [known[kind]["behind"] for kind in ("ivf", "hnsw", "multihash")] == [40, 40, 0]
+    assert sorted(path.name for path in derived_index.path.glob("derived*")) == [
+        "derived-hnsw-2.faiss", "derived-ivf-1.faiss", "derived-multihash-4.faiss",
+    ]  # fmt: skip
+    assert WOHIndex.verify(derived_index.path) == []
+
+
+def test_the_recall_that_is_kept_is_what_a_naive_look_measures(derived_index):
+    made = derived_index.derive("ivf", nlist=30, nprobe=1)
+    view = derived_index._store.view
+    alive = np.flatnonzero(view.ids % 3)
+    live = list(zip(view.ids[alive].tolist(), view.mapped.codes[alive], strict=True))
+    queries = kinds.probes(view.mapped.codes[alive], 32, 256)
+    distance = np.unpackbits(queries[:, None] ^ view.mapped.codes[alive][None, :], axis=2).sum(axis=2)
+    differ = distance.min(axis=1)
+    assert set(differ) <= {0, 1, 2}  # a sixteenth of 32 bits was flipped
+    D_, _ = view.search(queries, 10, through=derived_index._store.through(view, "ivf"))
+    tenth = [naive(live, query, 10)[0][-1] for query in queries]
+    assert made.recall == pytest.approx(np.mean(np.array(tenth)[:, None] >= D_))
+    assert made.recall < 1
+
+
+def test_what_cannot_be_asked_is_said_in_one_line(derived_index, index):
+    xq = tagged(7, n=2)[0]
+    with pytest.raises(StoreError, match="has no derived index ivf; 'woh-index derive ivf' makes one"):
+        index.search(xq, 3, through="ivf")
+    with pytest.raises(InputError, match="through is 'flat', expected one of ivf, hnsw, multihash, or None"):
+        derived_index.search(xq, 3, through="flat")
+    for among in ({"allow": [1]}, {"deny": [1]}):
+        with pytest.raises(InputError, match="through goes without allow and deny"):
+            derived_index.search(xq, 3, through="ivf", **among)
+    for work in (index.derive, index.drop_derived):
+        with pytest.raises(InputError, match="kind is 'flat', expected one of ivf, hnsw, multihash"):
+            work("flat")
+    with pytest.raises(StoreError, match="has no derived index ivf"):
+        index.drop_derived("ivf")
+    assert index.drop_derived() == []
+    index.remove(np.arange(40))
+    with pytest.raises(InputError, match="there are no items to make ivf of"):
+        index.derive("ivf")
+    assert not list(index.path.glob("derived*"))
+
+
+@pytest.mark.parametrize("work", ["compact", "rollback", "drop"])
+def test_compact_rollback_and_drop_take_it_away(derived_index, work):
+    with WOHIndex.open(derived_index.path) as before:
+        xq = tagged(7, n=2)[0]
+        expected = before.search(xq, 5, through="ivf")
+        work_ = {"compact": derived_index.compact, "drop": derived_index.drop_derived}
+        work_.get(work, lambda: derived_index.rollback(1))()
+        assert not list(derived_index.path.glob("derived*"))
+        with pytest.raises(StoreError, match="'woh-index derive ivf' makes one"):
+            derived_index.search(xq, 5, through="ivf")
+        assert_array_equal(before.search(xq, 5, through="ivf"), expected)  # its state, its file in memory
+        with pytest.raises(StoreError, match=r"derived-multihash-3\.faiss is missing; open the index anew"):
+            before.search(xq, 5, through="multihash")
+        before.search(xq, 5)
+        before.refresh()
+        with pytest.raises(StoreError, match="'woh-index derive ivf' makes one"):
+            before.search(xq, 5, through="ivf")
+    made = derived_index.derive("ivf")
+    assert made.name == "derived-ivf-4.faiss"
+    assert WOHIndex.verify(derived_index.path) == []
+
+
+@pytest.mark.parametrize("kind", kinds.SUBLINEAR)
+@pytest.mark.parametrize("damage", ["bit", "cut", "gone", "folder", "another"])
+def test_a_damaged_one_is_told_and_the_rest_goes_on(derived_index, kind, damage):
+    path = next(derived_index.path.glob(f"derived-{kind}-*"))
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "bit":
+        path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    elif damage == "cut":
+        path.write_bytes(data[:-1])
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "another":
+        shutil.copy(next(it for it in derived_index.path.glob("derived-*")), path)
+    xq = tagged(7, n=2)[0]
+    with WOHIndex.open(derived_index.path) as reader:
+        with pytest.raises(StoreError) as caught:
+            reader.search(xq, 5, through=kind)
+        assert path.name in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert_array_equal(reader.search(xq, 5), derived_index.search(xq, 5))
+        faults = WOHIndex.verify(reader.path)
+        assert len(faults) == 1
+        assert path.name in faults[0]
+    if damage != "folder":
+        derived_index.derive(kind)
+        assert WOHIndex.verify(derived_index.path) == []
+        derived_index.search(xq, 5, through=kind)
+
+
+def test_one_that_lacks_codes_is_found_by_verify(index, monkeypatch):
+    honest = kinds.built
+    monkeypatch.setattr(kinds, "built", lambda kind, C, p, ids=None: honest(kind, C ^ np.uint8(2), p, ids))
+    for kind in kinds.SUBLINEAR:
+        index.derive(kind)
+    faults = WOHIndex.verify(index.path)
+    assert len(faults) == 3
+    for kind, fault in zip(("hnsw", "ivf", "multihash"), sorted(faults), strict=True):
+        assert f"derived-{kind}-" in fault
+        assert f"lacks codes of the index, or has others; 'woh-index derive {kind}' makes it again" in fault
+
+
+def test_what_happens_while_it_is_built(index, monkeypatch):
+    """Writers need not wait: what they append is scanned; rows that they renumber are not believed."""
+    honest = kinds.built
+
+    def meanwhile(work):
+        def built(*arguments):
+            monkeypatch.setattr(kinds, "built", honest)
+            with WOHIndex.open(index.path) as writer:
+                work(writer)
+            return honest(*arguments)
+
+        monkeypatch.setattr(kinds, "built", built)
+
+    meanwhile(lambda writer: writer.add(tagged(3)[0]))
+    assert index.derive("ivf", nlist=3, nprobe=3).rows == 40
+    assert index.ntotal == 80
+    assert_array_equal(index.search(tagged(3)[0], 80, through="ivf"), index.search(tagged(3)[0], 80))
+    meanwhile(lambda writer: (writer.remove([3]), writer.compact()))
+    with pytest.raises(StoreError, match="was compacted or rolled back while hnsw was derived"):
+        index.derive("hnsw")
+    assert not list(index.path.glob("derived*"))
+
+
+def test_copies_of_folder_and_object_have_it_too(derived_index, tmp_path):
+    xq = tagged(7, n=9)[0]
+    expected = derived_index.search(xq, 5, through="ivf")
+    shutil.copytree(derived_index.path, tmp_path / "copy.woh")
+    with WOHIndex.open(tmp_path / "copy.woh") as copied:
+        assert_array_equal(copied.search(xq, 5, through="ivf"), expected)
+    assert WOHIndex.verify(tmp_path / "copy.woh") == []
+    assert_array_equal(copy.deepcopy(derived_index).search(xq, 5, through="ivf"), expected)
+    derived_index.close()
+    with pytest.raises(StoreError, match="was closed"):
+        derived_index.search(xq, 5, through="ivf")
+
+
+def test_a_refresh_keeps_what_was_read(derived_index, monkeypatch):
+    with WOHIndex.open(derived_index.path, auto_refresh=0) as reader:
+        xq = tagged(4, n=20)[0]
+        reader.search(xq, 5, through="ivf")
+        monkeypatch.setattr(derived, "load", None)
+        ids = np.arange(1000, 1020)
+        derived_index.add(xq, ids=ids)
+        _, I = reader.search(xq, 50, through="ivf")
+        assert all(id_ in row for id_, row in zip(ids, I, strict=True))
+
+
+def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
+    """Each answer is of one state, and as the scan's of that state."""
+    xq = tagged(7, n=6)[0]
+    with WOHIndex.create(tmp_path / "i.woh", **SMALL) as writer:
+        writer.update(*tagged(0, n=100))
+        writer.derive("ivf", nlist=4, nprobe=4)
+        done, begun, faults, answered = threading.Event(), threading.Barrier(3, timeout=60), [], []
+
+        def read():
+            try:
+                with WOHIndex.open(writer.path) as reader:
+                    reader.search(xq, 9, through="ivf")
+                    begun.wait()
+                    while not done.is_set():
+                        reader.refresh()
+                        expected = reader.search(xq, 9)[0]
+                        assert_array_equal(reader.search(xq, 9, through="ivf")[0], expected)
+                        answered.append(reader.ntotal)
+            except BaseException as error:
+                faults.append(error)
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        begun.wait()
+        for number in range(5):
+            writer.add(tagged(number + 1, n=30)[0])
+            writer.remove([number * 7])
+            writer.derive("ivf", nlist=4, nprobe=4)
+        done.set()
+        for reader in readers:
+            reader.join(60)
+        assert not faults, faults
+        assert answered
+        assert WOHIndex.verify(writer.path) == []
+
+
+def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
+    xq = tagged(7, n=5)[0]
+    index.derive("ivf", nlist=2, nprobe=2)
+    with WOHIndex.open(index.path) as reader:
+        store, old = reader._store, reader._store.view
+        query = old.mapped.codes[:5]
+        index.add(tagged(1)[0])
+        reader.refresh()
+        reader.search(xq, 3, through="ivf")  # reads the first
+        middle = store.view
+        index.derive("ivf", nlist=2, nprobe=2)
+        reader.refresh()
+        store._shelf.clear()
+        store.view.search(query, 60, through=store.through(store.view, "ivf"))  # reads the second
+        for seen in (old, middle):  # whose file is gone
+            if seen is old:
+                with pytest.raises(StoreError, match="is missing; open the index anew"):
+                    store.through(seen, "ivf")
+            else:
+                found = seen.search(query, 60, through=store.through(seen, "ivf"))
+                assert_array_equal(found, seen.search(query, 60))
+
+
+def test_a_full_disk_leaves_what_was_there(index, monkeypatch):
+    def full(file, made):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    index.derive("ivf", nlist=2, nprobe=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(kinds, "write", full)
+        with pytest.raises(StoreError, match="No space left"):
+            index.derive("ivf")
+    assert [path.name for path in index.path.glob("derived*")] == ["derived-ivf-1.faiss"]
+    assert WOHIndex.verify(index.path) == []
+    index.search(tagged(7, n=2)[0], 3, through="ivf")
+
+
+@pytest.mark.parametrize("name", ["again", "another", "drop", "compact"])
+def test_death_at_any_step_leaves_the_old_ones_or_the_new(name, tmp_path):
+    old, new = {
+        "again": (["derived-ivf-1.faiss"], ["derived-ivf-2.faiss"]),
+        "another": (["derived-ivf-1.faiss"], ["derived-ivf-1.faiss", "derived-multihash-2.faiss"]),
+        "drop": (["derived-ivf-1.faiss"], []),
+        "compact": (["derived-ivf-1.faiss"], []),
+    }[name]
+    answers = ask("deriving", name, tmp_path)
+    steps = [step for step, *_ in answers]
+    committed = steps.index("after COMMIT")
+    if new and name != "drop":
+        assert steps.index(f"after fsync {new[-1]}") < steps.index("after fsync folder") < committed
+    for number, (step, killed, seen, text, after, names, faults) in enumerate(answers):
+        assert killed, step
+        expected = old if number < committed else new
+        assert seen == [[name, True] for name in expected], step
+        assert text == "null", step
+        assert after == seen, step
+        assert (names, faults) == (expected, []), step
+
+
+def test_a_forked_child_searches_through_it(tmp_path):
+    with Store.create(tmp_path / "i.woh", config={}, d=D) as store:
+        store_worker.commit(store, **store_worker.chunk(1, n=90))
+        derive(store, "ivf", {}, D, 10.0)
+        derive(store, "hnsw", {}, D, 10.0)
+    assert ask("fork_through", tmp_path / "i.woh") == ["true"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../derived-ivf-1.faiss"},
+        {"name": "derived-hnsw-1.faiss"},
+        {"kind": "flat"},
+        {"rows": -1},
+        {"rows": 10**6},
+        {"parameters": {"nlist": "many"}},
+        {"recall": None},
+        {"more": 1},
+    ],
+)
+def test_a_catalogue_that_lies_about_it_is_refused(index, change):
+    index.derive("ivf")
+    index.close()
+    run_ = sqlite3.connect(index.path / "catalog.db")
+    (text,) = run_.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
+    state = json.loads(text)
+    state["derived"][0] |= change
+    with run_:
+        run_.execute("UPDATE meta SET value = ? WHERE name = 'state'", (json.dumps(state),))
+    run_.close()
+    with pytest.raises(StoreError, match=r"catalog.db cannot be used; .*meta.state"):
+        WOHIndex.open(index.path)
+
+
+def test_the_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_chunk(Path("c.npz"), 0, n=200)
+    np.savez("q.npz", features=tagged(8, n=3)[0])
+    run("build", "c.npz", "--bits", 32, "--anchors", 10)
+    made = run("derive", "ivf", "--set", "nlist=9", "--set", "nprobe=9")
+    assert made.stdout == "ivf (nlist 9, nprobe 9) of 200 codes; recall@10 1.000\n"
+    record = json.loads(run("derive", "multihash", "--set", "nhash=4", "--json").stdout)
+    assert (record["kind"], record["rows"], record["radius"]) == ("multihash", 200, 11)
+    assert "nothing missed up to 11 bits" in run("derive", "multihash", "--set", "nhash=4").stdout
+    plain, through = (
+        run("query", "q.npz", "-k", 9, "--json", *more).stdout.splitlines()
+        for more in ((), ("--through", "ivf"))
+    )
+    assert [json.loads(line)["distance"] for line in through] == [
+        json.loads(line)["distance"] for line in plain
+    ]
+    assert len(through) == 27
+    text = run("info").stdout
+    assert "nlist 9, nprobe 9; recall@10 1.000 after round 1" in text
+    assert "nothing missed up to 11 bits" in text
+    save_chunk(Path("d.npz"), 1)
+    run("add", "d.npz")
+    assert "after round 1; 40 newer codes are scanned" in run("info").stdout
+    assert "derive hnsw" in run("query", "q.npz", "--through", "hnsw", code=1).stderr
+    for more in (["--id", 3], ["q.npz", "--radius", 3], ["q.npz", "--tags", "sea"]):
+        assert "--through finds the K nearest" in run("query", *more, "--through", "ivf", code=2).stderr
+    assert "give a KIND, or --drop" in run("derive", code=2).stderr
+    assert "--drop takes no --set" in run("derive", "ivf", "--drop", "--json", code=2).stderr
+    assert run("derive", "ivf", "--drop").stderr == "dropped: ivf\n"
+    assert run("derive", "--drop").stderr == "dropped: multihash\n"
+    assert run("derive", "--drop").stderr == "nothing was derived\n"
+    assert not list(Path("index.woh").glob("derived*"))

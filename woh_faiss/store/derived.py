@@ -1,0 +1,248 @@
+"""Derived indexes: faster searches that may miss some, made of the codes, kept beside them, never the truth.
+
+A derived file is immutable and has a name of its own; the COMMIT that names it in the catalogue makes it the
+index's, and takes away the one before. It holds the first rows of one generation, removed ones too, under
+their row numbers. What was appended since is scanned; what was removed is dropped from its answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss import validate
+from woh_faiss.errors import InputError, StoreError
+
+from . import codefile, files, forking, kinds, schema
+from .records import Derived
+from .scan import NO_DISTANCE, NO_ID, Distances, Rows, Scan
+from .view import View
+
+if TYPE_CHECKING:
+    from .store import Store
+    from .writing import Writing
+
+#: Queries that recall is measured with, and neighbours of each.
+_QUERIES, _K = 256, 10
+#: Neighbours asked for beyond k and its share of rows left out; how many times more where that was too few.
+_SPARE, _MORE = 16, 4
+
+
+@dataclass(frozen=True)
+class Through:
+    """A search of one state through a derived index, as `Scan` searches all of it.
+
+    Attributes
+    ----------
+    view : View
+    derived : Derived
+    index : faiss.IndexBinary
+        Of the first `derived.rows` rows.
+    """
+
+    view: View
+    derived: Derived
+    index: Any
+
+    def nearest(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
+        """Distances and rows, as `Scan.nearest`: exact among the rows that are newer."""
+        D, rows = self._derived(codes, min(k, self.derived.rows))
+        if self._tail.ntotal:
+            D_tail, tail = self._tail.nearest(codes, min(k, self._tail.ntotal))
+            D = np.concatenate([D, D_tail], axis=1)
+            rows = np.concatenate([rows, np.where(tail == NO_ID, NO_ID, tail + self.derived.rows)], axis=1)
+        return _best(D, rows, k)
+
+    def _derived(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
+        """Of the derived rows: more neighbours than k, and removed ones dropped."""
+        alive = self.view.everything.allowed
+        n, out = self.derived.rows, self._out
+        if alive is None:
+            return kinds.nearest(self.index, codes, k)
+        more = min(n, k + (_SPARE + 2 * k * out // max(1, n - out) if out else 0))
+        D, rows = np.full((len(codes), k), NO_DISTANCE, np.int32), np.full((len(codes), k), NO_ID, np.int64)
+        short = np.arange(len(codes))
+        while len(short):
+            D_all, found = kinds.nearest(self.index, codes[short], more)
+            exhausted = found[:, -1] == NO_ID
+            gone = ~alive[found]  # NO_ID looks at the last row, which is no matter
+            D_all[gone], found[gone] = NO_DISTANCE, NO_ID
+            D[short], rows[short] = _best(D_all, found, k)
+            short = short[(rows[short, -1] == NO_ID) & ~exhausted]
+            if more == n:
+                break
+            more = min(n, _MORE * more)
+        return D, rows
+
+    @cached_property
+    def _out(self) -> int:
+        """How many of the derived rows may not answer."""
+        alive = self.view.everything.allowed
+        return 0 if alive is None else int(np.count_nonzero(~alive[: self.derived.rows]))
+
+    @cached_property
+    def _tail(self) -> Scan:
+        """The scan of the rows that are newer."""
+        start, scan = self.derived.rows, self.view.everything
+        codes = scan.mapped.codes[start:]
+        flat: Any = faiss.IndexBinaryFlat(8 * codes.shape[1])
+        if len(codes):
+            flat.add(codes)
+        return Scan(
+            codefile.MappedCodes(flat, flat, codes, None),
+            None if scan.allowed is None else scan.allowed[start:],
+        )
+
+
+def _best(D: Distances, rows: Rows, k: int) -> tuple[Distances, Rows]:
+    """The k first by distance, then by row, padded where there are fewer."""
+    if (lack := k - D.shape[1]) > 0:
+        D = np.pad(D, ((0, 0), (0, lack)), constant_values=NO_DISTANCE)
+        rows = np.pad(rows, ((0, 0), (0, lack)), constant_values=NO_ID)
+    order = np.lexsort((rows, D), axis=1)[:, :k]
+    return np.take_along_axis(D, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+
+class Shelf:
+    """The derived indexes that an opened `Store` has read, by kind; threads share them."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Through] = {}
+        self._reading = threading.RLock()
+
+    def clear(self) -> None:
+        """Let go of them."""
+        self._held = {}
+
+    def through(self, view: View, kind: str) -> Through:
+        """A search of `view` through its derived index of a kind, read when first asked for.
+
+        Raises
+        ------
+        InputError
+            The kind is unknown.
+        StoreError
+            There is none, its file is gone or damaged; other searches are not touched.
+        """
+        if kind not in kinds.SUBLINEAR:
+            known = ", ".join(kinds.SUBLINEAR)
+            raise InputError(f"through is {validate.short(kind)}, expected one of {known}, or None")
+        held = self._held.get(kind)
+        if held is None or held.view is not view:
+            derived = next((it for it in view.snapshot.derived if it.kind == kind), None)
+            if derived is None:
+                raise StoreError(
+                    f"{view.folder} has no derived index {kind}; 'woh-index derive {kind}' makes one"
+                )
+            with forking.gate, self._reading:  # a fork waits, else the child might wait for this for ever
+                held = _taken(view, derived, self._held.get(kind))
+                self._held = {**self._held, kind: held}
+        return held
+
+
+def _taken(view: View, derived: Derived, held: Through | None) -> Through:
+    """A search of `view` with what is held, if that is the index wanted, or else read."""
+    if held is not None and held.derived.name == derived.name:
+        return Through(view, derived, held.index)
+    try:
+        return Through(view, derived, load(view.folder, derived, 8 * view.mapped.codes.shape[1]))
+    except StoreError as error:
+        # A writer has derived another meanwhile; one that is older lacks rows, which are scanned.
+        if not isinstance(error.__cause__, FileNotFoundError) or held is None:
+            raise
+        other = held.view.snapshot.generation != view.snapshot.generation
+        if other or held.derived.rows > view.snapshot.rows:
+            raise
+        return Through(view, held.derived, held.index)
+
+
+def load(folder: Path, derived: Derived, d: int) -> Any:
+    """The Faiss index in a derived file; StoreError unless it is what was written, to the byte."""
+    path, again = folder / derived.name, f"'woh-index derive {derived.kind}' makes it again"
+    try:
+        with files.failures(folder, "open"), files.open_regular(path) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != derived.sha256:
+                raise StoreError(f"{path} is not what was written (another SHA-256); {again}")
+            file.seek(0)
+            try:
+                index = kinds.read(file)
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                raise StoreError(
+                    f"{path} is no index that Faiss {faiss.__version__} reads ({reason}); {again}"
+                ) from error
+    except StoreError as error:
+        if isinstance(missing := error.__cause__, FileNotFoundError):
+            raise StoreError(f"{path} is missing; open the index anew, or {again}") from missing
+        raise
+    if (index.ntotal, index.d) != (derived.rows, d):
+        raise StoreError(f"{path} holds {index.ntotal} codes of {index.d} bits, expected others; {again}")
+    return index
+
+
+def derive(store: Store, kind: str, given: Mapping[str, Any], bits: int, timeout: float) -> Derived:
+    """Make a derived index of the newest state, measure it, and put it in place of the one before.
+
+    It is built without the writer lock, which is then taken for as long as the file takes to write.
+    """
+    if kind not in kinds.SUBLINEAR:
+        expected = ", ".join(kinds.SUBLINEAR)
+        raise InputError(f"kind is {validate.short(kind)}, expected one of {expected}")
+    store.refresh()
+    view = store.view
+    seen, codes = view.snapshot, view.mapped.codes
+    parameters = kinds.complete(kind, given, seen.ntotal and seen.rows, bits)
+    index = kinds.built(kind, codes, parameters)
+    made = Derived(kind, "", "", seen.round, seen.rows, parameters, 0.0, kinds.radius(kind, parameters))
+    made = replace(made, recall=_recall(Through(view, made, index), bits))
+    with store.writing(timeout) as writing:
+        if writing.snapshot.generation != seen.generation:
+            raise StoreError(
+                f"{store.path} was compacted or rolled back while {kind} was derived; derive it again"
+            )
+        return _put(writing, made, index)
+
+
+def _recall(through: Through, bits: int) -> float:
+    scan = through.view.everything
+    alive = scan.mapped.codes if scan.allowed is None else scan.mapped.codes[scan.allowed]
+    queries = kinds.probes(alive, bits, _QUERIES)
+    k = min(_K, scan.ntotal)
+    return kinds.recall(through.nearest(queries, k)[0], scan.nearest(queries, k)[0])
+
+
+def _put(writing: Writing, made: Derived, index: Any) -> Derived:
+    with writing.committing() as (_, state):
+        state.derivations += 1
+        name = schema.derived_name(made.kind, state.derivations)
+        sha256 = writing.write_file(name, lambda file: kinds.write(file, index))
+        files.sync_folder(writing.folder)
+        made = replace(made, name=name, sha256=sha256)
+        state.derived = [*(it for it in state.derived if it.kind != made.kind), made]
+    return made
+
+
+def drop(store: Store, kind: str | None, timeout: float) -> list[str]:
+    """Remove the derived index of a kind, or all; the kinds that went."""
+    if kind is not None and kind not in kinds.SUBLINEAR:
+        expected = ", ".join(kinds.SUBLINEAR)
+        raise InputError(f"kind is {validate.short(kind)}, expected one of {expected}")
+    with store.writing(timeout) as writing:
+        gone = [it.kind for it in writing.state.derived if kind in (None, it.kind)]
+        if kind is not None and not gone:
+            raise StoreError(
+                f"{store.path} has no derived index {kind}; 'woh-index info' shows those there are"
+            )
+        if gone:
+            with writing.committing() as (_, state):
+                state.derived = [it for it in state.derived if it.kind not in gone]
+    return gone
