@@ -9,6 +9,7 @@ from woh_faiss import rows
 from woh_faiss.code_files import read_codes
 from woh_faiss.errors import InputError
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
@@ -18,9 +19,12 @@ from woh_faiss.integrations.dask_encoding import encode, read_parquet  # noqa: E
 
 @pytest.fixture(scope="module")
 def client():
-    with distributed.Client(
-        processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, silence_logs=50
-    ) as client:
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "120s"}),  # a busy machine
+        distributed.Client(
+            processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, silence_logs=50
+        ) as client,
+    ):
         yield client
 
 

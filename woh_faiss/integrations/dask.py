@@ -128,19 +128,19 @@ class Cluster:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._sent: dict[int, tuple[Any, Future]] = {}  # all of them till the end: lost blocks are made anew
+        self._sent: dict[int, tuple[Any, Future]] = {}
 
     def here(self, value: Any) -> Any:
         """A dask collection computed; anything else as it is."""
         return self.client.compute(value, sync=True) if dask.is_dask_collection(value) else value
 
     def everywhere(self, value: Any) -> Any:
-        """What all blocks are given, sent to every worker once; numbers go along with the steps."""
+        """What all blocks are given, sent once; workers pass it on. Numbers go along with the steps."""
         if not isinstance(value, np.ndarray | csr_array) and not is_dataclass(value):
             return value
         if id(value) not in self._sent:
-            [future] = self.client.scatter([value], broadcast=True, hash=False)
-            self._sent[id(value)] = value, future
+            # Not scattered: Dask drops all copies but one, and cannot make that anew where a worker dies.
+            self._sent[id(value)] = value, self.client.submit(_same, value, pure=False)
         return self._sent[id(value)][1]
 
     def each(self, step: Callable[..., Any], values: Sequence[Any], args: Sequence[Any]) -> list[Future]:
@@ -218,7 +218,7 @@ def cluster_of(client: Client | None) -> Iterator[Cluster]:
         client = default_client() if client is None else client
     except ValueError as error:
         raise InputError("there is no Dask client; make one with distributed.Client(...)") from error
-    # The tags of a large chunk are a large graph, and so they should be: they must not be lost with a worker.
+    # What is sent is a large graph, and so it should be: it must not be lost with a worker.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10 GB"}):
         try:
             yield Cluster(client)
