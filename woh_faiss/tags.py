@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ MAX_EPOCHS = 50
 _SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015\u2212]+")
 
 
+@lru_cache(1 << 16)  # a stream repeats its tags
 def normalise(tag: str) -> str:
     """The form in which tags are compared: ``New_York``, ``new-york`` and ``ｎｅｗ  york`` are ``new york``.
 

@@ -19,7 +19,7 @@ from .hasher import Hasher
 from .kernel import Kernel, Matrix, mapped, unit_rows
 from .memory import Adaptive, Early, Learned
 from .rows import Features, Rows, cut
-from .solver import Codes, Items, learn_round, sign
+from .solver import Codes, Items, learn_round
 from .statistics import Statistics, widen
 from .tags import Vocabulary, mean_vectors
 
@@ -349,7 +349,7 @@ def _packed(block: Codes) -> NDArray[np.uint8]:
 
 def _misfit(items: Items, block: Codes, P: Matrix) -> NDArray[np.int64]:
     """Bits in which the codes differ from what features alone get: (b,)."""
-    misfit: NDArray[np.int64] = (sign(items.phi @ P) != block.B).sum(axis=1)
+    misfit: NDArray[np.int64] = ((items.phi @ P.astype(items.phi.dtype) >= 0) != (block.B > 0)).sum(axis=1)
     return misfit
 
 
