@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
@@ -16,13 +15,11 @@ from . import codes
 from .chunks import Chunk, gathered, joined
 from .code_files import checked, read_codes
 from .config import WOHConfig
-from .deriving import IndexDeriving
 from .errors import InputError, StoreError
-from .reading import Ids
+from .lasting import IndexLife
 from .store import Round, Store, publish
 
 if TYPE_CHECKING:
-    from .growing import Grower
     from .inputs import Inputs
     from .naming import OnDuplicate
     from .vectors import WordVectors
@@ -31,17 +28,7 @@ if TYPE_CHECKING:
 FIRST_ROUND = 2000
 
 
-class Compacted(NamedTuple):
-    """What `WOHIndex.compact` did: items erased, and whether no trace of them is left in the catalogue.
-
-    Where another process had the catalogue open, a trace may be; compact again.
-    """
-
-    items: int
-    clean: bool
-
-
-class WOHIndex(IndexDeriving):
+class WOHIndex(IndexLife):
     """Learned binary codes in a folder, searched as Faiss searches.
 
     Think of a Faiss index that takes features and tags, learns from them what to keep, and keeps 8 to 16
@@ -50,10 +37,6 @@ class WOHIndex(IndexDeriving):
 
     Any number of processes may read while one writes; a reader keeps to its snapshot until `refresh`.
     """
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self._grower: Grower | None = None
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: WOHConfig | None = None, **hyper: Any) -> WOHIndex:
@@ -203,85 +186,9 @@ class WOHIndex(IndexDeriving):
             )
         return self._grow.add_codes(chunk, model, timeout, on_duplicate)
 
-    def remove(
-        self,
-        ids: ArrayLike | None = None,
-        *,
-        keys: Sequence[str] | None = None,
-        ignore_missing: bool = False,
-        timeout: float = 10.0,
-    ) -> int:
-        """Take the items with these ids or keys out of every answer, in one commit; returns how many.
-
-        Their codes stay in the file, marked, until `compact`; readers see them until they `refresh`. A
-        removed id is never used again; a key is free at once, for a new item with a new id. What was learned
-        from them stays learned.
-
-        Raises
-        ------
-        InputError
-            Something is not in the index, and `ignore_missing` is false; nothing was removed.
-        LockedError, StoreError
-            As `update`.
-        """
-        return self._grow.remove(ids, keys, ignore_missing, timeout)
-
     def add_with_ids(self, x: Chunk | ArrayLike, ids: ArrayLike) -> None:
         """`add` under Faiss's name: features (n, d) encoded and appended as these ids; nothing is learned."""
         self.add(x, ids=ids)
-
-    def remove_ids(self, ids: Ids, *, timeout: float = 10.0) -> int:
-        """`remove` under Faiss's name: an array_like of ids or a faiss.IDSelector; returns how many went.
-
-        Ids that no item has are no fault. A selector is asked for each item of the newest state. A removed
-        id is never used again, where Faiss would take it. Errors as `remove`.
-        """
-        self.refresh()
-        found = self._store.view.named(ids)
-        return self.remove(found, ignore_missing=True, timeout=timeout) if len(found) else 0
-
-    def compact(self, *, timeout: float = 10.0) -> Compacted:
-        """Write the files anew without removed items, and leave no trace of them: code, id, key and tags.
-
-        Readers go on with what they have mapped. Tags that only removed items carry go too, unless something
-        was learned from them: what was learned stays, as do the counts of tags. Of an erased id that was your
-        own a digest is kept, so that it is refused if it comes again. The time is that of copying the index.
-        Call it again where it was killed or `clean` is false.
-
-        Raises
-        ------
-        LockedError
-            As `update`.
-        StoreError
-            As `update`, and where codes, ids or catalogue are not what was written: new checksums would
-            hide that.
-        """
-        return Compacted(*self._store.compact(timeout))
-
-    def rollback(self, round: int, *, timeout: float = 10.0) -> None:  # noqa: A002 - what it is called everywhere
-        """Go back to the state after a round, as if later ones had never been; 0 is the empty index.
-
-        Items that were removed or replaced since are back, unless `compact` has erased them. What later
-        updates learn is what they would have learned then. No id that the index gave is given again; ids of
-        your own that came with later rounds may come again, unless `compact` has erased them.
-
-        Raises
-        ------
-        InputError
-            There is no such round, or its model is not among the `keep_models` newest any more.
-        LockedError, StoreError
-            As `update`.
-        """
-        self._store.rollback(operator.index(round), timeout)
-
-    @staticmethod
-    def verify(path: str | os.PathLike[str]) -> list[str]:
-        """All faults of the index at `path`, a line each: which file, what, what to do; none if it is sound.
-
-        Every byte is read: codes, ids, models, anchors, catalogue. Opening and searching check lengths and
-        layouts only. It works where `open` does not.
-        """
-        return Store.verify(path)
 
     def extend(
         self,
@@ -336,15 +243,6 @@ class WOHIndex(IndexDeriving):
 
         chunk_hash = " ".join(digest(part) for part in parts)
         self._grow.update(joined(parts, own_names=True), word_vectors, 10.0, "error", chunk_hash)
-
-    @property
-    def _grow(self) -> Grower:
-        """The writing half, made when first needed: it imports scipy, which a reader never needs."""
-        if self._grower is None:
-            from .growing import Grower
-
-            self._grower = Grower(self._store, self.config, lambda: self.hasher)
-        return self._grower
 
 
 def _nameable(path: Path) -> None:

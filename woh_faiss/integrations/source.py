@@ -11,6 +11,7 @@ from woh_faiss import codes
 from woh_faiss.contents import IndexContents
 from woh_faiss.errors import StoreError
 from woh_faiss.store import Round
+from woh_faiss.store.provenance import history, identity
 
 from .engines import Ids, Mark, Rows, State
 
@@ -35,7 +36,7 @@ class Source:
 
     def __init__(self, index: IndexContents) -> None:
         self._store, self._view, self._bits = index.store, index.store.view, index.config.bits
-        rounds, removed = self._store.history()
+        rounds, removed = history(self._store)
         self.ids = self._view.ids
         self.removed, self.removed_at = np.array(removed, np.int64).reshape(-1, 2).T
         self.ends = np.array([done.end_row for done in rounds], np.int64)
@@ -53,7 +54,7 @@ class Source:
     def state(self, tags: bool, approximate: bool) -> State:
         """What a table will say of itself that is equal to this."""
         newest = self.marks[-1] if self.marks else Mark()
-        return State(self._store.identity(), self._bits, tags, approximate, newest, newest)
+        return State(identity(self._store), self._bits, tags, approximate, newest, newest)
 
     def knows(self, mark: Mark) -> bool:
         """Whether that round is one of these, and all that was removed from its items since is known.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -246,44 +244,6 @@ class Store:
         if not found:
             raise StoreError(f"{self.path} has no round {number}; its newest is {self.snapshot.round}")
         return found[0]
-
-    def history(self) -> tuple[list[Round], list[tuple[int, int]]]:
-        """Every round up to the snapshot's, and (row, round that removed it) of the rows removed by then.
-
-        Raises
-        ------
-        StoreError
-            The snapshot's rows were numbered anew since, by `compact` or `rollback`.
-        """
-        seen = self.snapshot
-
-        def look(connection: sqlite3.Connection) -> tuple[list[Round], list[tuple[int, int]]] | None:
-            with database.moment(connection):
-                if catalog.read_state(connection).generation != seen.generation:
-                    return None
-                return catalog.rounds(connection, 1, seen.round), catalog.removals(connection, seen)
-
-        found = database.read(self.path, look)
-        if found is None:
-            raise StoreError(f"{self.path} was compacted or rolled back meanwhile; try again")
-        return found
-
-    def identity(self) -> str:
-        """32 hex digits that tell this index, and copies of it, from every other.
-
-        Raises
-        ------
-        StoreError
-            An older format that has none.
-        """
-        if database.read(self.path, catalog.version) == 1:
-            raise StoreError(
-                f"{self.path} has format 1, which says nowhere which index it is; any update or removal "
-                "makes it a newer one"
-            )
-        # Whoever holds the key can test which ids were erased: a database is told no more than its digest.
-        key = database.read(self.path, catalog.spent_key)
-        return hashlib.blake2b(b"identity", digest_size=16, key=key).hexdigest()
 
     def misfits(self, most: int) -> list[tuple[int, int, int]]:
         """(id, round, bits) of up to `most` items whose code and features agree least, worst first."""

@@ -1,0 +1,120 @@
+"""What happens to an index after its items came: removals, compaction, going back, being checked."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from numpy.typing import ArrayLike
+
+from .deriving import IndexDeriving
+from .reading import Ids
+from .store import Store
+
+if TYPE_CHECKING:
+    from .growing import Grower
+
+
+class Compacted(NamedTuple):
+    """What `WOHIndex.compact` did: items erased, and whether no trace of them is left in the catalogue.
+
+    Where another process had the catalogue open, a trace may be; compact again.
+    """
+
+    items: int
+    clean: bool
+
+
+class IndexLife(IndexDeriving):
+    """What an index folder lives through; `WOHIndex` adds how items come to it."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._grower: Grower | None = None
+
+    def remove(
+        self,
+        ids: ArrayLike | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        ignore_missing: bool = False,
+        timeout: float = 10.0,
+    ) -> int:
+        """Take the items with these ids or keys out of every answer, in one commit; returns how many.
+
+        Their codes stay in the file, marked, until `compact`; readers see them until they `refresh`. A
+        removed id is never used again; a key is free at once, for a new item with a new id. What was learned
+        from them stays learned.
+
+        Raises
+        ------
+        InputError
+            Something is not in the index, and `ignore_missing` is false; nothing was removed.
+        LockedError, StoreError
+            As `update`.
+        """
+        return self._grow.remove(ids, keys, ignore_missing, timeout)
+
+    def remove_ids(self, ids: Ids, *, timeout: float = 10.0) -> int:
+        """`remove` under Faiss's name: an array_like of ids or a faiss.IDSelector; returns how many went.
+
+        Ids that no item has are no fault. A selector is asked for each item of the newest state. A removed
+        id is never used again, where Faiss would take it. Errors as `remove`.
+        """
+        self.refresh()
+        found = self._store.view.named(ids)
+        return self.remove(found, ignore_missing=True, timeout=timeout) if len(found) else 0
+
+    def compact(self, *, timeout: float = 10.0) -> Compacted:
+        """Write the files anew without removed items, and leave no trace of them: code, id, key and tags.
+
+        Readers go on with what they have mapped. Tags that only removed items carry go too, unless something
+        was learned from them: what was learned stays, as do the counts of tags. Of an erased id that was your
+        own a digest is kept, so that it is refused if it comes again. The time is that of copying the index.
+        Call it again where it was killed or `clean` is false.
+
+        Raises
+        ------
+        LockedError
+            As `update`.
+        StoreError
+            As `update`, and where codes, ids or catalogue are not what was written: new checksums would
+            hide that.
+        """
+        return Compacted(*self._store.compact(timeout))
+
+    def rollback(self, round: int, *, timeout: float = 10.0) -> None:  # noqa: A002 - what it is called everywhere
+        """Go back to the state after a round, as if later ones had never been; 0 is the empty index.
+
+        Items that were removed or replaced since are back, unless `compact` has erased them. What later
+        updates learn is what they would have learned then. No id that the index gave is given again; ids of
+        your own that came with later rounds may come again, unless `compact` has erased them.
+
+        Raises
+        ------
+        InputError
+            There is no such round, or its model is not among the `keep_models` newest any more.
+        LockedError, StoreError
+            As `update`.
+        """
+        self._store.rollback(operator.index(round), timeout)
+
+    @staticmethod
+    def verify(path: str | os.PathLike[str]) -> list[str]:
+        """All faults of the index at `path`, a line each: which file, what, what to do; none if it is sound.
+
+        Every byte is read: codes, ids, models, anchors, catalogue. Opening and searching check lengths and
+        layouts only. It works where `open` does not.
+        """
+        return Store.verify(path)
+
+    @property
+    def _grow(self) -> Grower:
+        """The writing half, made when first needed: it imports scipy, which a reader never needs."""
+        if self._grower is None:
+            from .growing import Grower
+
+            self._grower = Grower(self._store, self.config, lambda: self.hasher)
+        return self._grower
