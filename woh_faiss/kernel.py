@@ -23,6 +23,8 @@ Single = NDArray[np.float32]
 
 #: ‖centre of the anchors‖² in widths from which float32 loses more than 1e-5 of the exponent.
 _FAR = 16
+#: Rows of similarities that are worked on while they are in a cache.
+_CACHED = 64
 #: Squared lengths that float32 products stay finite with.
 _HUGE = 1e30
 
@@ -106,14 +108,18 @@ class Kernel:
             x[huge] = unit_rows(X[huge]) if scaled else 0
             squared[huge] = np.einsum("ij,ij->i", x[huge], x[huge])
         K: Single = x @ A.T
+        length = np.sqrt(squared) if scaled else squared
         if scaled:
-            length = np.sqrt(squared)
-            K /= np.where(length > 0, length, 1)[:, None]
             squared = (length > 0).astype(np.float32)
-        K -= squared[:, None] / 2
-        K -= half
-        K *= np.float32(per_width)
-        np.exp(K, out=K)
+        for start in range(0, len(K), _CACHED):
+            rows = slice(start, start + _CACHED)
+            part = K[rows]
+            if scaled:
+                part /= np.where(length[rows] > 0, length[rows], 1)[:, None]
+            part -= squared[rows, None] / 2
+            part -= half
+            part *= np.float32(per_width)
+            np.exp(part, out=part)
         if not scaled:
             K[huge] = 0
         return K

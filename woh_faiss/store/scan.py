@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,20 +48,22 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Faiss uses one OpenMP thread inside, for calls from this thread only."""
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
+class _OneThread:
+    """Faiss uses one OpenMP thread inside, for calls from this thread only. A generator would take longer."""
+
+    def __enter__(self) -> None:
+        self.before = faiss.omp_get_max_threads()
+        if self.before != 1:
+            faiss.omp_set_num_threads(1)
+
+    def __exit__(self, *exception: object) -> None:
+        if self.before != 1:
+            faiss.omp_set_num_threads(self.before)
 
 
 def threads(few: bool) -> AbstractContextManager[None]:
     """One thread inside where there is `few` to do, and in a forked child."""
-    return _one_thread() if few or _forked else nullcontext()
+    return _OneThread() if few or _forked else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -99,14 +101,20 @@ class Scan:
         """
         k, codes = validate.neighbours(k), self._checked(codes)
         n = len(codes)
-        distances = np.full((n, k), NO_DISTANCE, dtype=np.int32)
-        rows = np.full((n, k), NO_ID, dtype=np.int64)
-        some = min(k, self.ntotal)  # Faiss does not clamp k
-        if n and some:
+        some = min(k, self.ntotal) if n else 0  # Faiss does not clamp k
+        if some:
             few = self._few if self.ntotal <= _FEW * self.rows else self._dropping
             find = self._all if self.ntotal == self.rows else few
-            distances[:, :some], rows[:, :some] = find(codes, some)
-        return distances, rows
+            distances, rows = find(codes, some)
+            if some == k:
+                return distances, rows
+        else:
+            distances, rows = np.empty((n, 0), np.int32), np.empty((n, 0), np.int64)
+        lack = ((0, 0), (0, k - some))
+        return (
+            np.pad(distances, lack, constant_values=NO_DISTANCE),
+            np.pad(rows, lack, constant_values=NO_ID),
+        )
 
     def within(self, codes: Any, radius: Any) -> tuple[NDArray[np.int64], Distances, Rows]:
         """Faiss's range_search: all codes nearer than `radius`, strictly.
@@ -125,7 +133,7 @@ class Scan:
             index, among = self.mapped.index, None
         counts, D, I = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int64)]
         for some, alone in self._parts(codes, self.rows if among is None else len(among)):
-            with _one_thread() if alone else nullcontext():
+            with threads(alone):
                 lims, distances, rows = index.range_search(some, radius)
             count = np.diff(lims.astype(np.int64))
             query = np.repeat(np.arange(len(some)), count)
@@ -154,7 +162,7 @@ class Scan:
     def _parts(self, codes: NDArray[np.uint8], rows: int) -> Iterator[tuple[NDArray[np.uint8], bool]]:
         """The queries in parts that Faiss is soon done with, and whether it should use one thread."""
         # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
-        alone = _forked or len(codes) == 1 or len(codes) * rows < _SMALL
+        alone = len(codes) == 1 or len(codes) * rows < _SMALL
         words = -(-codes.shape[1] // 8)
         size = max(1, _AT_ONCE // max(1, rows * words))
         for start in range(0, len(codes), size):
@@ -180,8 +188,11 @@ class Scan:
         """What Faiss answers, for k up to the number of rows."""
         found = []
         for some, alone in self._parts(codes, rows):
-            with _one_thread() if alone else nullcontext():
+            with threads(alone):
                 found.append(index.search(some, k, **named))
+        if len(found) == 1:
+            one: tuple[Distances, Rows] = found[0]
+            return one
         D, I = zip(*found, strict=True)
         return np.concatenate(D), np.concatenate(I)
 

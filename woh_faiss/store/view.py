@@ -66,7 +66,8 @@ class View:
             raise files.short(path, size, expected)
         ids: Any = np.empty(0, dtype="<i8")  # an empty file cannot be mapped
         if rows:
-            ids = np.memmap(path, dtype="<i8", mode="r", shape=(rows,))
+            # As a plain array: looking things up in a memmap costs more than looking them up.
+            ids = np.asarray(np.memmap(path, dtype="<i8", mode="r", shape=(rows,)))
         model = None if snapshot.model is None else Model(folder / snapshot.model)
         anchors = Npy(folder / schema.ANCHORS) if snapshot.anchors else None
         return cls(folder, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
@@ -207,8 +208,10 @@ class View:
 
     def _ids_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The ids of rows, NO_ID where there is none."""
-        found = np.full(rows.shape, NO_ID, dtype=np.int64)
         there = rows != NO_ID
+        if there.all():
+            return np.asarray(self.ids[rows], np.int64)
+        found = np.full(rows.shape, NO_ID, dtype=np.int64)
         found[there] = self.ids[rows[there]]
         return found
 
