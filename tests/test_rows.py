@@ -1,12 +1,15 @@
 """Blocks of rows, and the order in which their sums are added."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
+from conftest import tagged
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from woh_faiss import rows
+from woh_faiss import WOH, rows
 from woh_faiss.rows import FAN_IN, Features, Rows, added, blocks, cut
 
 
@@ -48,3 +51,35 @@ def test_wanted_rows_are_in_blocks_of_their_own(monkeypatch):
     ]
     assert np.shares_memory(features.rows().gathered()[1], X)
     assert_array_equal(features.take(np.array([6, 0])), X[[6, 0]])
+
+
+@pytest.mark.parametrize("preset", ["paper", "adaptive"])
+def test_a_map_that_is_not_kept_gives_the_same_round(monkeypatch, preset):
+    """Each block is mapped anew whenever it is needed, and all bits are the same."""
+    monkeypatch.setattr(rows, "BLOCK", 16)
+    kept, remade = (WOH(bits=16, anchors=20, min_count=1, preset=preset) for _ in range(2))
+    for seed in range(3):
+        X, tags = tagged(seed, n=70)
+        kept.partial_fit(X, tags)
+        with monkeypatch.context() as small:
+            small.setattr(rows, "MEMORY", 0)
+            remade.partial_fit(X, tags)
+        assert_array_equal(remade.codes_, kept.codes_)
+        assert_array_equal(remade.misfit_, kept.misfit_)
+        for name, value in kept.state().items():
+            assert_array_equal(remade.state()[name], value, err_msg=name)
+
+
+def test_a_map_that_is_not_kept_takes_the_memory_of_a_block(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, tags = rng.normal(size=(8000, 4)).astype(np.float32), [[f"{n % 5}"] for n in range(8000)]
+    peaks = []
+    for memory in (1 << 30, 0):
+        monkeypatch.setattr(rows, "MEMORY", memory)
+        woh = WOH(bits=8, anchors=300, min_count=1, preset="paper", iterations=1).partial_fit(X, tags)
+        tracemalloc.start()
+        woh.partial_fit(X, tags)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    whole, block = 4 * 8000 * 300, 4 * rows.BLOCK * 300
+    assert peaks[0] - peaks[1] > (whole - block) / 2

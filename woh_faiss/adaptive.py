@@ -16,7 +16,7 @@ from .config import WOHConfig
 from .frame import cosine, directions, rotation, unit
 from .kernel import Kernel, mapped, unit_rows
 from .memory import Adaptive, Early, Learned
-from .rows import Rows, Sums, blocks, cut
+from .rows import Rows, Sums, blocks, cut, kept_if_small
 from .solver import Codes, Items, Round, V_of, sign
 from .statistics import Statistics, widen
 from .targets import TagSide, Weigher, decoded
@@ -121,9 +121,10 @@ def later_start(
     y, z = Y.map(_weighed, side.weigher(df, n)), Z.map(_standardised, light)
     fitted = len(side.TT) > 0
     Gt = y.map(_times, z, light) if fitted else y.map(decoded, z, V_of(stats, config), W)
-    phi = X.map(mapped, kernel)
+    size = 4 * (n - known.stats.n) * len(kernel.A)
+    phi = kept_if_small(X, size, mapped, kernel)
     aim = _aim(phi.map(_projected, known.hasher.P), Gt)
-    return Start(kernel, phi.map(_items, y, z, aim), W, stats, side=side)
+    return Start(kernel, kept_if_small(phi, size, _items, y, z, aim), W, stats, side=side)
 
 
 def remembered(start: Start, done: Round, most: int) -> Adaptive | None:

@@ -22,6 +22,8 @@ Sums = dict[str, Any]
 
 #: Rows of a block: many for BLAS, and most chunks are one; few enough that no second n x d array is made.
 BLOCK = 2048
+#: Bytes of a chunk's φ from which it is not kept, but made anew, block by block, whenever it is needed.
+MEMORY = 1 << 30
 #: Sums that are added one after the other before their sum meets others.
 FAN_IN = 8
 
@@ -71,6 +73,30 @@ class Rows(Generic[T]):
     def _each(self, args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         for i, value in enumerate(self._values):
             yield value, *(arg._values[i] if isinstance(arg, Rows) else arg for arg in args)
+
+
+class _Remade(Sequence[U]):
+    """step(value, *args) of each block, made anew each time it is looked at."""
+
+    def __init__(self, rows: Rows[Any], step: Callable[..., U], args: tuple[Any, ...]) -> None:
+        self._rows, self._step, self._args = rows, step, args
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        values = (arg.gathered()[i] if isinstance(arg, Rows) else arg for arg in (self._rows, *self._args))
+        return self._step(*values)
+
+
+def kept_if_small(rows: Rows[Any], size: int, step: Callable[..., U], *args: Any) -> Rows[U]:
+    """`rows.map(step, *args)`; if its `size` in bytes is more than `MEMORY`, each block when it is needed.
+
+    Rows that are elsewhere are kept there.
+    """
+    if size <= MEMORY or type(rows) is not Rows:
+        return rows.map(step, *args)
+    return Rows(_Remade(rows, step, args))
 
 
 def cut(M: Any) -> Rows[Any]:

@@ -18,7 +18,7 @@ from .errors import InputError, NotFittedError
 from .hasher import Hasher
 from .kernel import Kernel, Matrix, mapped, unit_rows
 from .memory import Adaptive, Early, Learned
-from .rows import Features, Rows, cut
+from .rows import Features, Rows, cut, kept_if_small
 from .solver import Codes, Items, learn_round
 from .statistics import Statistics, widen
 from .tags import Vocabulary, mean_vectors
@@ -294,8 +294,10 @@ class WOH:
             start = [codes.pack(rng.standard_normal((Y.shape[0], r))) for Y in cut(chunk.Y).gathered()]
         else:
             start = list(cut(codes.pack(_checked("B0", B0, (n, r))[chunk.trained])).gathered())
-        phi = chunk.features.rows(chunk.trained).map(mapped, kernel)
-        items = phi.map(_starting, chunk.Y_rows, chunk.Z_rows, chunk.features.beside(Rows(start)))
+        size = 4 * n * len(kernel.A)
+        phi = kept_if_small(chunk.features.rows(chunk.trained), size, mapped, kernel)
+        beside = chunk.features.beside(Rows(start))
+        items = kept_if_small(phi, size, _starting, chunk.Y_rows, chunk.Z_rows, beside)
         return Start(kernel, items, W, past), anchors
 
     def _first_anchors(self, X: Features, rng: np.random.Generator) -> NDArray[Any]:
