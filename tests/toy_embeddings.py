@@ -1,0 +1,28 @@
+"""An embedding model for tests: a text's words decide its direction, and nothing else."""
+
+import zlib
+
+import numpy as np
+
+D = 24
+
+
+def embed(text):
+    """The mean of a random direction a word, as a list."""
+    words = text.split() or [""]
+    rows = [np.random.default_rng(zlib.crc32(word.encode())).normal(size=D) for word in words]
+    return np.mean(rows, axis=0).tolist()
+
+
+TOPICS = {
+    "sea": ["wave", "salt", "boat", "gull"],
+    "hill": ["snow", "peak", "rope", "goat"],
+    "city": ["tram", "neon", "crowd", "tower"],
+}
+
+
+def texts(n, seed=0):
+    """n made-up (text, topic); every text has words of its topic and a number of its own."""
+    rng = np.random.default_rng(seed)
+    topics = rng.choice(list(TOPICS), n)
+    return [(" ".join([*rng.choice(TOPICS[topic], 4), f"n{seed}.{i}"]), str(topic)) for i, topic in enumerate(topics)]
