@@ -1,7 +1,8 @@
-"""The core of the LangChain and Haystack stores: documents, codes, the waiting room, and deaths between them."""
+"""The core of the LangChain and Haystack stores: documents, codes, the waiting room, and deaths between."""
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -16,14 +17,19 @@ from woh_faiss import WOHIndex
 from woh_faiss.errors import ConfigError, InputError, StoreError
 from woh_faiss.integrations import documents as module
 from woh_faiss.integrations.documents import Documents, Entry, tag_lists_of
-from woh_faiss.store import files
 
 SMALL = {"bits": 32, "anchors": 30, "vector_size": 5}
 
 
 def entries(n, seed=0, *, tagged=True, start=0):
     return [
-        Entry(f"{seed}/{start + i}", text, {"topic": topic}, [topic, "all"] if tagged else [], embedding=embed(text))
+        Entry(
+            f"{seed}/{start + i}",
+            text,
+            {"topic": topic},
+            [topic, "all"] if tagged else [],
+            embedding=embed(text),
+        )
         for i, (text, topic) in enumerate(texts(n, seed))
     ]
 
@@ -39,7 +45,10 @@ def ids(found):
 def by_cosine(given, query, k):
     """Oracle: ids by cosine, by other means than the store's."""
     x = np.array(query) / np.linalg.norm(query)
-    rows = [(-float(np.dot(x, np.array(e.embedding) / np.linalg.norm(e.embedding))), i) for i, e in enumerate(given)]
+    rows = [
+        (-float(np.dot(x, np.array(e.embedding) / np.linalg.norm(e.embedding))), i)
+        for i, e in enumerate(given)
+    ]
     return [given[i].id for _, i in sorted(rows)[:k]]
 
 
@@ -52,7 +61,9 @@ def by_codes(store, query, k, allowed=None):
     for entry in live:
         if allowed is None or entry.id in allowed:
             signs = index.reconstruct(entry.number, signs=True).astype(float)
-            rows.append((-float(H @ signs) / np.linalg.norm(H) / np.linalg.norm(signs), entry.number, entry.id))
+            rows.append(
+                (-float(H @ signs) / np.linalg.norm(H) / np.linalg.norm(signs), entry.number, entry.id)
+            )
     rows.sort()
     return [id_ for *_, id_ in rows[:k]], [-score for score, *_ in rows[:k]]
 
@@ -130,7 +141,7 @@ def test_learn_on_demand(tmp_path):
 
 
 def test_what_cannot_be_learned_waits(tmp_path):
-    """Sixty tags that nobody uses twice: nothing is learned, nothing lost, and it isn't tried at every write."""
+    """Tags that nobody uses twice: nothing is learned, nothing lost, nor is it tried at every write."""
     with opened(tmp_path / "store", learn_from=10) as store:
         for n in range(15):
             entry = entries(1, n)[0]
@@ -144,7 +155,9 @@ def test_what_cannot_be_learned_waits(tmp_path):
 
 def test_replacing_and_deleting(learned):
     sea = next(entry for entry in learned.matching() if entry.metadata["topic"] == "sea")
-    learned.write([Entry(sea.id, "snow peak", {"topic": "hill"}, ["hill"], embedding=embed("snow peak rope"))])
+    learned.write(
+        [Entry(sea.id, "snow peak", {"topic": "hill"}, ["hill"], embedding=embed("snow peak rope"))]
+    )
     assert learned.get([sea.id])[0].text == "snow peak"
     assert len(learned) == learned.index.ntotal == 90
     assert sea.id in ids(learned.search(embed("snow peak rope"), 40))
@@ -228,7 +241,7 @@ def test_another_width_is_refused(tmp_path):
         store.write(entries(2))
         with pytest.raises(InputError, match=f"have 3 numbers, those of the store have {D}"):
             store.write([Entry("x", "x", {}, [], embedding=[1.0, 2.0, 3.0])])
-        with pytest.raises(InputError, match="the query have 3 columns"):
+        with pytest.raises(InputError, match="query have 3 columns"):
             store.search([1.0, 2.0, 3.0], 1)
         with pytest.raises(InputError, match="k is 0"):
             store.search(embed("x"), 0)
@@ -278,28 +291,36 @@ def test_tags_in_every_form():
 
 
 def die_in(work, step):
-    """Run `work` in a child that is killed at its step number `step`; False if it had fewer steps."""
+    """Run `work` in a child that is killed at its step number `step`; False if it had fewer steps.
+
+    Steps are before and after what is done to the documents, and to the index; what a death inside of the
+    index's own steps leaves is test_deaths.py's.
+    """
     child = os.fork()
     if child == 0:
         seen = 0
 
-        def on_step(*_):
+        def on_step():
             nonlocal seen
             if seen == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             seen += 1
 
-        files.on_step = on_step
-        shelf = module.ShelfWriting
-        for name in ("put", "drop", "coded", "forget"):  # before and after each of the documents' own steps
+        def stepping(owner, name):
+            real = getattr(owner, name)
 
-            def stepping(self, *given, _real=getattr(shelf, name)):
+            def stepped(*given, **named):
                 on_step()
-                done = _real(self, *given)
+                done = real(*given, **named)
                 on_step()
                 return done
 
-            setattr(shelf, name, stepping)
+            setattr(owner, name, stepped)
+
+        for name in ("put", "drop", "coded", "forget"):
+            stepping(module.ShelfWriting, name)
+        for name in ("update", "add", "remove"):
+            stepping(WOHIndex, name)
         try:
             work()
         except BaseException:
@@ -315,58 +336,58 @@ def state(store):
 
 
 JOBS = {
-    "first round": (entries(50), lambda store: store.write(entries(15, 1))),
-    "learned on": (entries(70), lambda store: store.write(entries(6, 1))),
-    "encoded": (entries(70), lambda store: store.write(entries(6, 1, tagged=False))),
+    "first round": (entries(10), lambda store: store.write(entries(4, 1))),
+    "learned on": (entries(14), lambda store: store.write(entries(3, 1))),
+    "encoded": (entries(14), lambda store: store.write(entries(3, 1, tagged=False))),
     "replaced": (
-        entries(70),
-        lambda store: store.write([Entry(e.id, "new", {}, [], embedding=embed("new")) for e in entries(5)]),
+        entries(14),
+        lambda store: store.write([Entry(e.id, "new", {}, [], embedding=embed("new")) for e in entries(2)]),
     ),
-    "deleted": (entries(70), lambda store: store.delete([e.id for e in entries(5)])),
+    "deleted": (entries(14), lambda store: store.delete([e.id for e in entries(2)])),
 }
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_death_at_any_step_loses_nothing(tmp_path, job):
-    """Documents are as before or as after; all are found at once, and the next opening gives each one code."""
+    """Documents are as before or as after; all are found at once; the next opening gives each one code."""
     first, work = JOBS[job]
-    with opened(tmp_path / "whole") as store:
+    with opened(tmp_path / "first", learn_from=12) as store:
         store.write(first)
         before = state(store)
+    shutil.copytree(tmp_path / "first", tmp_path / "whole")
+    with opened(tmp_path / "whole", learn_from=12) as store:
         work(store)
         after, rounds = state(store), [done.trained for done in store.index.rounds() if done.n]
 
     def child():
-        with opened(folder) as store:
+        with opened(folder, learn_from=12) as store:
             work(store)
 
     seen = set()
-    for step in range(1000):
+    for step in range(100):
         folder = tmp_path / f"at{step}"
-        with opened(folder) as store:
-            store.write(first)
+        shutil.copytree(tmp_path / "first", folder)
         died = die_in(child, step)
         # As a reader sees it that never settles anything:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Documents, "_settle", lambda self, **_: 0)
-            with Documents(folder, learn_from=60) as store:
+            with Documents(folder, learn_from=12) as store:
                 found = state(store)
                 assert found in (before, after)
-                assert {entry.id: entry.text for entry, _ in store.search(embed("wave"), 999)} == found
+                assert {entry.id: entry.text for entry, _ in store.search(embed("wave"), 99)} == found
                 seen.add(found == after)
-        with Documents(folder, learn_from=60) as store:
+        with Documents(folder, learn_from=12) as store:
             assert state(store) == found
             assert store.index.ntotal == (len(found) if store.index.is_trained else 0)
             if found == after:  # nothing was learned twice
                 assert [done.trained for done in store.index.rounds() if done.n] == rounds
-            assert WOHIndex.verify(folder / "codes.woh") == []
         if not died:
             break
-    assert step > 8
+    assert step >= 6
     assert seen == {True, False}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(

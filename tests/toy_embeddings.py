@@ -25,4 +25,7 @@ def texts(n, seed=0):
     """n made-up (text, topic); every text has words of its topic and a number of its own."""
     rng = np.random.default_rng(seed)
     topics = rng.choice(list(TOPICS), n)
-    return [(" ".join([*rng.choice(TOPICS[topic], 4), f"n{seed}.{i}"]), str(topic)) for i, topic in enumerate(topics)]
+    return [
+        (" ".join([*rng.choice(TOPICS[topic], 4), f"n{seed}.{i}"]), str(topic))
+        for i, topic in enumerate(topics)
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from woh_faiss import validate
 from woh_faiss.chunks import Chunk
@@ -23,7 +22,8 @@ from woh_faiss.rerank import scores
 from woh_faiss.store import NO_ID
 from woh_faiss.tag_lists import TagLists
 
-from .shelf import Entry, Shelf, ShelfWriting, Waiting
+from .entries import Entry, check_json, checked, tag_lists_of
+from .shelf import Shelf, ShelfWriting, Waiting
 
 __all__ = ["LEARN_FROM", "Documents", "Entry", "tag_lists_of"]
 
@@ -125,12 +125,12 @@ class Documents:
             As `WOHIndex.update`. What was stored before the error gets its code with the next write.
         """
         check_policy(on_duplicate)
-        checked = _checked(entries)
+        given = checked(entries)
         with self._lock:
             with self._shelf.writing() as writing:
-                known = writing.known([entry.id for entry in checked])
+                known = writing.known([entry.id for entry in given])
                 new: dict[str, Entry] = {}
-                for entry in checked:
+                for entry in given:
                     if on_duplicate == "replace":
                         new.pop(entry.id, None)  # the last one counts, at its own place
                     elif entry.id in known or entry.id in new:
@@ -157,7 +157,7 @@ class Documents:
     def describe(self, metadata: Mapping[str, dict[str, Any]]) -> None:
         """New metadata for documents, by id; text, tags and code stay as they are."""
         for id_, values in metadata.items():
-            _json(values, f"metadata of {validate.short(id_)}")
+            check_json(values, f"metadata of {validate.short(id_)}")
         with self._lock, self._shelf.writing() as writing:
             for id_, values in metadata.items():
                 writing.describe(id_, values)
@@ -230,7 +230,7 @@ class Documents:
         return (entry for entry in self._shelf.every() if keep is None or keep(entry))
 
     def search(
-        self, query: ArrayLike, k: int, keep: Callable[[Entry], bool] | None = None
+        self, query: Any, k: int, keep: Callable[[Entry], bool] | None = None
     ) -> list[tuple[Entry, float]]:
         """The k best documents for an embedding (d,), with scores in [-1, 1], the best first.
 
@@ -245,7 +245,7 @@ class Documents:
         """
         k = validate.neighbours(k)
         waiting = self._shelf.waiting()
-        xq = np.asarray(validate.features([query], waiting.d, "the query"), np.float64)
+        xq = np.asarray(validate.features(validate.array([query], "query"), waiting.d, "query"), np.float64)
         allow = None
         if keep is not None:
             allow = np.array([entry.number for entry in self.matching(keep)], np.int64)
@@ -283,22 +283,6 @@ class Documents:
         return found / length, np.concatenate([I[0][there], numbers])
 
 
-def tag_lists_of(values: Sequence[Any]) -> list[list[str]]:
-    """Tags of documents from a value each: a list of str, a string as in chunk files, or None for none.
-
-    Raises
-    ------
-    InputError
-        A value is anything else; the message names the document's place.
-    """
-    lists = [
-        [] if value is None else TagLists.from_strings([value]).of_row(0) if isinstance(value, str) else value
-        for value in values
-    ]
-    tags = TagLists.from_lists(lists)
-    return [tags.of_row(row) for row in range(len(tags))]
-
-
 def _opened(folder: Path, hyper: dict[str, Any]) -> WOHIndex:
     """The index of a folder, made if there is none; it must have the hyper-parameters that are given."""
     WOHConfig.from_dict(hyper)
@@ -319,45 +303,12 @@ def _opened(folder: Path, hyper: dict[str, Any]) -> WOHIndex:
             raise
         return WOHIndex.create(folder / INDEX, **hyper)  # what died in the making is replaced
     has = index.config.to_dict()
-    if other := [f"{name} is {value!r}, not {has[name]!r}" for name, value in hyper.items() if has[name] != value]:
+    if other := [
+        f"{name} is {value!r}, not {has[name]!r}" for name, value in hyper.items() if has[name] != value
+    ]:
         index.close()
         raise InputError(f"{other[0]} as {folder} was made with; leave it out, or choose another folder")
     return index
-
-
-def _checked(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries as they can be stored, or InputError."""
-    ids = validate.texts([entry.id for entry in entries], "ids")
-    if "" in ids:
-        raise InputError(f"ids: row {ids.index('')} is empty; give every document an id")
-    tags = tag_lists_of([entry.tags for entry in entries])
-    for entry in entries:
-        name = validate.short(entry.id)
-        try:
-            (entry.text or "").encode()
-        except (AttributeError, UnicodeEncodeError):
-            raise InputError(f"the text of {name} is no text that UTF-8 can hold; repair it first") from None
-        _json(entry.metadata, f"metadata of {name}")
-        _json(entry.more, f"document {name}")
-    having = [row for row, entry in enumerate(entries) if entry.embedding is not None]
-    embeddings: dict[int, NDArray[np.float64]] = {}
-    if having:
-        given = validate.array([entries[row].embedding for row in having], "embeddings")
-        X = np.asarray(validate.features(given, name="embeddings"), np.float64)
-        embeddings = dict(zip(having, X, strict=True))
-    return [
-        Entry(ids[row], entry.text, entry.metadata, tags[row], entry.more, embeddings.get(row))
-        for row, entry in enumerate(entries)
-    ]
-
-
-def _json(values: Any, name: str) -> None:
-    try:
-        if not isinstance(values, dict):
-            raise TypeError(f"{type(values).__name__}, expected a dict")
-        json.dumps(values).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{name} cannot be kept as JSON ({error}); use text, numbers, lists and dicts") from None
 
 
 def _cosines(x: NDArray[np.float64], X: NDArray[np.float64]) -> NDArray[np.float64]:

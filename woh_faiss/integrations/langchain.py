@@ -113,7 +113,9 @@ class WOHVectorStore(VectorStore):
         """
         given = [document.id for document in documents] if ids is None else list(ids)
         if len(given) != len(documents):
-            raise InputError(f"there are {len(given)} ids for {len(documents)} documents; give one a document")
+            raise InputError(
+                f"there are {len(given)} ids for {len(documents)} documents; give one a document"
+            )
         if not documents:
             return []
         names = [id_ or str(uuid.uuid4()) for id_ in given]
@@ -123,7 +125,7 @@ class WOHVectorStore(VectorStore):
             raise InputError(f"the embedding model gave {len(vectors)} rows for {len(documents)} documents")
         self.documents.write(
             [
-                Entry(name, document.page_content, document.metadata, own, embedding=vector)  # type: ignore[arg-type]
+                Entry(name, document.page_content, document.metadata, own, embedding=vector)
                 for name, document, own, vector in zip(names, documents, tags, vectors, strict=True)
             ]
         )
@@ -143,20 +145,35 @@ class WOHVectorStore(VectorStore):
         return [_document(entry) for entry in self.documents.get(ids)]
 
     def similarity_search(
-        self, query: str, k: int = 4, *, filter: Filter | None = None, **kwargs: Any  # noqa: A002
+        self,
+        query: str,
+        k: int = 4,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+        **kwargs: Any,
     ) -> list[Document]:
         """The k documents most similar to a text; `filter` as `similarity_search_with_score`."""
         return [document for document, _ in self.similarity_search_with_score(query, k, filter=filter)]
 
     def similarity_search_by_vector(
-        self, embedding: list[float], k: int = 4, *, filter: Filter | None = None, **kwargs: Any  # noqa: A002
+        self,
+        embedding: list[float],
+        k: int = 4,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+        **kwargs: Any,
     ) -> list[Document]:
         """The k documents most similar to an embedding."""
         found = self.similarity_search_with_score_by_vector(embedding, k, filter=filter)
         return [document for document, _ in found]
 
     def similarity_search_with_score(
-        self, query: str, k: int = 4, *, filter: Filter | None = None, **kwargs: Any  # noqa: A002
+        self,
+        query: str,
+        k: int = 4,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+        **kwargs: Any,
     ) -> list[tuple[Document, float]]:
         """The k documents most similar to a text, with scores in [-1, 1]; more is more similar.
 
@@ -179,7 +196,11 @@ class WOHVectorStore(VectorStore):
         )
 
     def similarity_search_with_score_by_vector(
-        self, embedding: list[float], k: int = 4, *, filter: Filter | None = None  # noqa: A002
+        self,
+        embedding: list[float],
+        k: int = 4,
+        *,
+        filter: Filter | None = None,  # noqa: A002
     ) -> list[tuple[Document, float]]:
         """As `similarity_search_with_score`, for an embedding."""
         found = self.documents.search(embedding, k, _keep(filter))
@@ -210,7 +231,7 @@ class WOHVectorStore(VectorStore):
         filter: Filter | None = None,  # noqa: A002
         **kwargs: Any,
     ) -> list[Document]:
-        """As `max_marginal_relevance_search`; the `fetch_k` texts are embedded again, as only codes are kept."""
+        """As `max_marginal_relevance_search`; `fetch_k` texts are embedded again, as only codes are kept."""
         found = self.similarity_search_by_vector(embedding, fetch_k, filter=filter)
         if not found:
             return []

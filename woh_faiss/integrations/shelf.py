@@ -6,7 +6,6 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, LockedError, StoreError
+
+from .entries import Entry
 
 #: `PRAGMA user_version` of the file; a newer one is refused.
 FORMAT = 1
@@ -33,35 +34,6 @@ _COLUMNS = "number, id, text, metadata, tags, more, embedding"
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Values in one statement; SQLite's own limit was 999 for long.
 _BATCH = 900
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One document.
-
-    Attributes
-    ----------
-    id : str
-    text : str or None
-    metadata : dict
-        JSON values.
-    tags : list of str
-        What the learner learns from.
-    more : dict
-        What else a system keeps of a document, as JSON values.
-    embedding : (d,) float64, optional
-        Only until the document has a code.
-    number : int
-        The id of its code; 0 before it is stored.
-    """
-
-    id: str
-    text: str | None
-    metadata: dict[str, Any]
-    tags: list[str]
-    more: dict[str, Any] = field(default_factory=dict)
-    embedding: NDArray[np.float64] | None = None
-    number: int = 0
 
 
 class Waiting(NamedTuple):
@@ -85,7 +57,9 @@ class Shelf:
         with self._connected() as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > FORMAT:
-                raise StoreError(f"{path} has format {version}, this package reads up to {FORMAT}: upgrade woh-faiss")
+                raise StoreError(
+                    f"{path} has format {version}, this package reads up to {FORMAT}: upgrade woh-faiss"
+                )
             if version == 0:
                 connection.execute("PRAGMA journal_mode = WAL")
         if version == 0:
@@ -169,14 +143,20 @@ class Shelf:
         number, id_, text, metadata, tags, more, blob = row
         try:
             embedding = None if blob is None else np.frombuffer(blob, "<f8").astype(np.float64)
-            return Entry(id_, text, json.loads(metadata), json.loads(tags), json.loads(more), embedding, number)
+            return Entry(
+                id_, text, json.loads(metadata), json.loads(tags), json.loads(more), embedding, number
+            )
         except (ValueError, TypeError) as error:
-            raise StoreError(f"{self._path} is damaged at document {number}; restore it from a backup") from error
+            raise StoreError(
+                f"{self._path} is damaged at document {number}; restore it from a backup"
+            ) from error
 
     def _matrix(self, blobs: Sequence[bytes], d: int | None) -> NDArray[np.float64]:
         width = d or 0
         if any(not isinstance(blob, bytes) or len(blob) != 8 * width for blob in blobs):
-            raise StoreError(f"{self._path} is damaged: an embedding is not {width} numbers; restore it from a backup")
+            raise StoreError(
+                f"{self._path} is damaged: an embedding is not {width} numbers; restore it from a backup"
+            )
         return np.frombuffer(b"".join(blobs), "<f8").reshape(len(blobs), width).astype(np.float64)
 
 
@@ -194,7 +174,9 @@ class ShelfWriting:
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of `ids` that a document has."""
-        rows = (self._connection.execute("SELECT id FROM documents WHERE id = ?", (i,)).fetchone() for i in ids)
+        rows = (
+            self._connection.execute("SELECT id FROM documents WHERE id = ?", (i,)).fetchone() for i in ids
+        )
         return {row[0] for row in rows if row is not None}
 
     def put(self, entries: Sequence[Entry]) -> None:
@@ -239,7 +221,9 @@ class ShelfWriting:
 
     def describe(self, id_: str, metadata: dict[str, Any]) -> None:
         """New metadata for a document; its code stays."""
-        self._connection.execute("UPDATE documents SET metadata = ? WHERE id = ?", (json.dumps(metadata), id_))
+        self._connection.execute(
+            "UPDATE documents SET metadata = ? WHERE id = ?", (json.dumps(metadata), id_)
+        )
 
     def gone(self) -> list[int]:
         """Numbers whose codes are to be removed."""
@@ -247,7 +231,9 @@ class ShelfWriting:
 
     def tagged(self) -> int:
         """Waiting documents that have tags."""
-        return int(self._one("SELECT count(*) FROM documents WHERE embedding IS NOT NULL AND (tags = '[]') = 0"))
+        return int(
+            self._one("SELECT count(*) FROM documents WHERE embedding IS NOT NULL AND (tags = '[]') = 0")
+        )
 
     def next_waiting(self, most: int) -> list[Entry]:
         """Up to `most` documents that wait for a code, those with tags first."""
