@@ -196,6 +196,14 @@ def test_a_new_process_finds_the_same(learned):
         assert before[0][0] not in ids(other.search(query, 200))
 
 
+def test_compacting_leaves_the_documents(learned):
+    gone = [entry.id for entry in learned.matching()][:7]
+    learned.delete(gone)
+    assert learned.index.compact().items == 7
+    learned.write(entries(7))
+    assert len(learned.search(embed("wave"), 200)) == learned.index.ntotal == 90
+
+
 def test_documents_without_embeddings_are_kept_and_not_found(learned):
     learned.write([Entry("bare", None, {"a": [1, {"b": None}]}, ["sea"], {"blob": "x"})])
     assert learned.get(["bare"])[0].more == {"blob": "x"}
