@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_embeddings import D, embed, texts
 
@@ -278,7 +278,7 @@ def test_a_newer_or_damaged_file_is_refused(tmp_path):
         store.write(entries(3))
         with sqlite3.connect(tmp_path / "store" / "documents.sqlite") as connection:
             connection.execute("UPDATE documents SET metadata = '{' WHERE id = '0/0'")
-            connection.execute("UPDATE documents SET embedding = x'00' WHERE id = '0/1'")
+            connection.execute("UPDATE waiting SET embedding = x'00' WHERE number = 2")
             connection.execute("UPDATE state SET changes = changes + 1")
         connection.close()
         with pytest.raises(StoreError, match="damaged at document 1"):
@@ -395,7 +395,7 @@ def test_a_death_at_any_step_loses_nothing(tmp_path, job):
     assert seen == {True, False}
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(
         st.one_of(

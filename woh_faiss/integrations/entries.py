@@ -15,7 +15,7 @@ from woh_faiss.errors import InputError
 from woh_faiss.tag_lists import TagLists
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """One document.
 

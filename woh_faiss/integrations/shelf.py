@@ -20,17 +20,21 @@ from .entries import Entry
 FORMAT = 1
 
 # A document that is replaced gets a new number, so that a code always means the one text it was made from.
+# Embeddings have a table of their own: once it is empty, the file has given their space back.
 _SCHEMA = (
     "CREATE TABLE documents (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, text TEXT,"
-    " metadata TEXT NOT NULL, tags TEXT NOT NULL, more TEXT NOT NULL, embedding BLOB)",
-    "CREATE INDEX waiting ON documents (tags = '[]', number) WHERE embedding IS NOT NULL",
+    " metadata TEXT NOT NULL, tags TEXT NOT NULL, more TEXT NOT NULL)",
+    "CREATE TABLE waiting (number INTEGER PRIMARY KEY, untagged INTEGER NOT NULL, embedding BLOB NOT NULL)",
+    "CREATE INDEX turn ON waiting (untagged, number)",
     "CREATE TABLE gone (number INTEGER PRIMARY KEY)",
     "CREATE TABLE state (changes INTEGER NOT NULL, d INTEGER)",
     "INSERT INTO state VALUES (0, NULL)",
     f"PRAGMA user_version = {FORMAT}",
 )
 
-_COLUMNS = "number, id, text, metadata, tags, more, embedding"
+_SELECT = (
+    "SELECT number, id, text, metadata, tags, more, embedding FROM documents LEFT JOIN waiting USING (number)"
+)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Values in one statement; SQLite's own limit was 999 for long.
 _BATCH = 900
@@ -61,6 +65,7 @@ class Shelf:
                     f"{path} has format {version}, this package reads up to {FORMAT}: upgrade woh-faiss"
                 )
             if version == 0:
+                connection.execute("PRAGMA auto_vacuum = FULL")
                 connection.execute("PRAGMA journal_mode = WAL")
         if version == 0:
             with self.writing() as writing:
@@ -80,7 +85,7 @@ class Shelf:
             for start in range(0, len(values), _BATCH):
                 batch = list(values[start : start + _BATCH])
                 marks = ", ".join("?" * len(batch))
-                select = f"SELECT {_COLUMNS} FROM documents WHERE {column} IN ({marks})"  # noqa: S608
+                select = f"{_SELECT} WHERE {column} IN ({marks})"
                 for row in connection.execute(select, batch).fetchall():
                     entry = self._entry(row)
                     found[getattr(entry, column)] = entry
@@ -89,7 +94,7 @@ class Shelf:
     def every(self) -> Iterator[Entry]:
         """All documents, the first written first."""
         with self._connected() as connection:
-            for row in connection.execute(f"SELECT {_COLUMNS} FROM documents ORDER BY number"):  # noqa: S608
+            for row in connection.execute(f"{_SELECT} ORDER BY number"):
                 yield self._entry(row)
 
     def waiting(self) -> Waiting:
@@ -100,8 +105,7 @@ class Shelf:
             if self._held is not None and self._held[0] == changes:
                 return self._held[1]
             gone = np.array([n for (n,) in connection.execute("SELECT number FROM gone")], np.int64)
-            select = "SELECT number, embedding FROM documents WHERE embedding IS NOT NULL ORDER BY number"
-            rows = connection.execute(select).fetchall()
+            rows = connection.execute("SELECT number, embedding FROM waiting ORDER BY number").fetchall()
             numbers = np.array([number for number, _ in rows], np.int64)
             waiting = Waiting(numbers, self._matrix([blob for _, blob in rows], d), gone, d)
         self._held = changes, waiting
@@ -113,7 +117,8 @@ class Shelf:
     def writing(self, timeout: float | None = None) -> Iterator[ShelfWriting]:
         """One transaction under SQLite's writer lock: all of it, or on any error nothing."""
         with self._connected(timeout) as connection:
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA synchronous = FULL")  # durable before its code is
+            connection.execute("PRAGMA secure_delete = ON")
             connection.execute("BEGIN IMMEDIATE")
             yield ShelfWriting(self, connection)
             connection.execute("UPDATE state SET changes = changes + 1")
@@ -198,25 +203,27 @@ class ShelfWriting:
                 "use the model they were made with, or another folder"
             )
         self.drop([entry.id for entry in entries])
-        self._connection.executemany(
-            "INSERT INTO documents (id, text, metadata, tags, more, embedding) VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                (
-                    *(entry.id, entry.text),
-                    *map(json.dumps, (entry.metadata, entry.tags, entry.more)),
-                    None if entry.embedding is None else entry.embedding.astype("<f8").tobytes(),
+        for entry in entries:
+            number = self._connection.execute(
+                "INSERT INTO documents (id, text, metadata, tags, more) VALUES (?, ?, ?, ?, ?)",
+                (entry.id, entry.text, *map(json.dumps, (entry.metadata, entry.tags, entry.more))),
+            ).lastrowid
+            if entry.embedding is not None:
+                self._connection.execute(
+                    "INSERT INTO waiting VALUES (?, ?, ?)",
+                    (number, not entry.tags, entry.embedding.astype("<f8").tobytes()),
                 )
-                for entry in entries
-            ),
-        )
 
     def drop(self, ids: Sequence[str] | None) -> int:
         """Remove the documents with these ids, or all; returns how many there were."""
         if ids is None:
             self._connection.execute("INSERT INTO gone SELECT number FROM documents")
+            self._connection.execute("DELETE FROM waiting")
             return self._connection.execute("DELETE FROM documents").rowcount
         named = [(id_,) for id_ in ids]
-        self._connection.executemany("INSERT INTO gone SELECT number FROM documents WHERE id = ?", named)
+        of_id = "SELECT number FROM documents WHERE id = ?"
+        self._connection.executemany(f"INSERT INTO gone {of_id}", named)
+        self._connection.executemany(f"DELETE FROM waiting WHERE number = ({of_id})", named)  # noqa: S608
         return self._connection.executemany("DELETE FROM documents WHERE id = ?", named).rowcount
 
     def describe(self, id_: str, metadata: dict[str, Any]) -> None:
@@ -231,22 +238,17 @@ class ShelfWriting:
 
     def tagged(self) -> int:
         """Waiting documents that have tags."""
-        return int(
-            self._one("SELECT count(*) FROM documents WHERE embedding IS NOT NULL AND (tags = '[]') = 0")
-        )
+        return int(self._one("SELECT count(*) FROM waiting WHERE untagged = 0"))
 
     def next_waiting(self, most: int) -> list[Entry]:
         """Up to `most` documents that wait for a code, those with tags first."""
-        select = (
-            f"SELECT {_COLUMNS} FROM documents WHERE embedding IS NOT NULL "  # noqa: S608
-            "ORDER BY tags = '[]', number LIMIT ?"
-        )
+        select = _SELECT.replace("LEFT JOIN", "JOIN") + " ORDER BY untagged, number LIMIT ?"
         return [self._shelf._entry(row) for row in self._connection.execute(select, (most,)).fetchall()]
 
     def coded(self, numbers: Sequence[int]) -> None:
         """These have a code now: their embeddings go."""
         self._connection.executemany(
-            "UPDATE documents SET embedding = NULL WHERE number = ?", [(number,) for number in numbers]
+            "DELETE FROM waiting WHERE number = ?", [(number,) for number in numbers]
         )
 
     def forget(self, numbers: Sequence[int]) -> None:
