@@ -1,5 +1,6 @@
 """The core of the LangChain and Haystack stores: documents, codes, the waiting room, and deaths between."""
 
+import itertools
 import json
 import os
 import shutil
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from toy_embeddings import D, embed, texts
 
 from woh_faiss import WOHIndex
-from woh_faiss.errors import ConfigError, InputError, StoreError
+from woh_faiss.errors import ConfigError, InputError, LockedError, StoreError
 from woh_faiss.integrations import documents as module
 from woh_faiss.integrations.documents import Documents, Entry, tag_lists_of
+from woh_faiss.store import files
 
 SMALL = {"bits": 32, "anchors": 30, "vector_size": 5}
 
@@ -126,6 +128,16 @@ def test_only_what_is_kept_is_an_answer(learned, tmp_path):
         waiting.write(entries(30))
         found = waiting.search(embed("wave boat"), 30, lambda entry: entry.metadata["topic"] == "hill")
         assert {entry.metadata["topic"] for entry, _ in found} == {"hill"}
+
+
+def test_the_embeddings_space_is_given_back(tmp_path):
+    with opened(tmp_path / "store", learn_from=400) as store:
+        file = store.path / "documents.sqlite"
+        store.write(entries(390))
+        assert file.stat().st_size > 390 * D * 8
+        before = file.stat().st_size
+        store.write(entries(10, 1))
+        assert file.stat().st_size < before - 390 * D * 8 * 0.8
 
 
 def test_learn_on_demand(tmp_path):
@@ -429,6 +441,37 @@ def test_any_history_ends_as_a_dict_would(tmp_path_factory, history):
             assert state(store) == model
             assert {entry.id: entry.text for entry, _ in store.search(embed("wave"), 999)} == model
             assert store.index.ntotal == (len(model) if store.index.is_trained else 0)
+
+
+def test_a_death_while_a_folder_is_made_leaves_nothing_to_repair(tmp_path):
+    def child():
+        files.on_step = lambda *_: next(steps) == step and os.kill(os.getpid(), signal.SIGKILL)
+        opened(folder).close()
+
+    for step in range(100):
+        folder, steps = tmp_path / f"at{step}", itertools.count()
+        pid = os.fork()
+        if pid == 0:
+            child()
+            os._exit(0)
+        killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        with opened(folder) as store:
+            assert store.write(entries(1)) == 1
+        if not killed:
+            break
+    assert step > 1
+
+
+def test_writers_wait_for_each_other_and_say_so(learned):
+    with Documents(learned.path, timeout=0) as other:
+        with learned._shelf.writing():
+            with pytest.raises(LockedError, match=r"being written by another process; waited 0 s"):
+                other.write(entries(1, 8))
+            assert len(other.search(embed("wave"), 5)) == 5  # readers don't wait
+            Documents(learned.path).close()  # nor does opening
+        assert other.write(entries(1, 8)) == 1
+        assert learned.write(entries(1, 9)) == 1
+        assert len(other.search(embed("wave"), 200)) == len(other) == 92
 
 
 def test_threads_write_and_search(learned):

@@ -242,7 +242,7 @@ class ShelfWriting:
 
     def next_waiting(self, most: int) -> list[Entry]:
         """Up to `most` documents that wait for a code, those with tags first."""
-        select = _SELECT.replace("LEFT JOIN", "JOIN") + " ORDER BY untagged, number LIMIT ?"
+        select = _SELECT.replace("LEFT JOIN", "JOIN") + " ORDER BY untagged, waiting.number LIMIT ?"
         return [self._shelf._entry(row) for row in self._connection.execute(select, (most,)).fetchall()]
 
     def coded(self, numbers: Sequence[int]) -> None:
