@@ -267,12 +267,34 @@ def test_another_width_is_refused(tmp_path):
             store.search(embed("x"), 0)
 
 
+@pytest.mark.parametrize("wrong", ["0/1", [3], ["\ud800"]])
+def test_ids_are_lists_of_text(tmp_path, wrong):
+    with opened(tmp_path / "store") as store:
+        store.write(entries(2))
+        for ask in (store.get, store.delete):
+            with pytest.raises(InputError, match="ids"):
+                ask(wrong)
+        assert len(store) == 2
+
+
+def test_opening_and_looking_writes_nothing(learned):
+    file = learned.path / "documents.sqlite"
+    before = file.read_bytes()
+    with Documents(learned.path) as other:
+        other.search(embed("wave"), 3)
+        other.delete(["nobody"])
+        other.learn()
+    assert file.read_bytes() == before
+
+
 def test_folders_that_cannot_be_used(tmp_path):
     with pytest.raises(ConfigError, match="bits is 7"):
         Documents(tmp_path / "a", bits=7)
     assert not (tmp_path / "a").exists()
     with pytest.raises(InputError, match="learn_from is 0"):
         Documents(tmp_path / "a", learn_from=0)
+    with pytest.raises(InputError, match="timeout is -1"):
+        Documents(tmp_path / "a", timeout=-1)
     opened(tmp_path / "b").close()
     with pytest.raises(InputError, match="bits is 64, not 32"):
         Documents(tmp_path / "b", bits=64)

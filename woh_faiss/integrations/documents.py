@@ -43,8 +43,8 @@ class Documents:
 
     A document is stored first, with its embedding, and gets its code after; then the embedding goes. So the
     documents are what counts: one whose code never came, because the process died, is found by its
-    embedding, and the next write gives it its code. Until enough tagged documents are there to learn from,
-    all wait like that and are searched exactly, by cosine.
+    embedding, and the next write or opening gives it its code. Until enough tagged documents are there to
+    learn from, all wait like that and are searched exactly, by cosine.
 
     Parameters
     ----------
@@ -77,6 +77,8 @@ class Documents:
     ) -> None:
         self.path = Path(os.fsdecode(folder)).absolute()
         self._learn_from = validate.whole_number(learn_from, "learn_from", 1)
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+            raise InputError(f"timeout is {timeout!r}, expected seconds, 0 or more")
         self._timeout = timeout
         self._failed = 0  # documents with tags of which nothing could be learned
         self._lock = threading.RLock()
@@ -147,7 +149,7 @@ class Documents:
 
     def delete(self, ids: Sequence[str] | None) -> int:
         """Remove documents by id, or all (None), and their codes; ids that are not there are no fault."""
-        wanted = None if ids is None else list(dict.fromkeys(validate.texts(list(ids), "ids")))
+        wanted = None if ids is None else _ids(ids)
         with self._lock:
             with self._shelf.writing() as writing:
                 removed = writing.drop(wanted)
@@ -221,7 +223,7 @@ class Documents:
 
     def get(self, ids: Sequence[str]) -> list[Entry]:
         """The documents with these ids, in their order; those that are not there are left out."""
-        wanted = list(dict.fromkeys(ids))
+        wanted = _ids(ids)
         found = self._shelf.entries("id", wanted)
         return [found[id_] for id_ in wanted if id_ in found]
 
@@ -309,6 +311,11 @@ def _opened(folder: Path, hyper: dict[str, Any]) -> WOHIndex:
         index.close()
         raise InputError(f"{other[0]} as {folder} was made with; leave it out, or choose another folder")
     return index
+
+
+def _ids(ids: Sequence[str]) -> list[str]:
+    """Each id once; a str is not taken for a list of its letters."""
+    return list(dict.fromkeys(validate.texts(ids if isinstance(ids, str) else list(ids), "ids")))
 
 
 def _cosines(x: NDArray[np.float64], X: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -121,7 +121,8 @@ class Shelf:
             connection.execute("PRAGMA secure_delete = ON")
             connection.execute("BEGIN IMMEDIATE")
             yield ShelfWriting(self, connection)
-            connection.execute("UPDATE state SET changes = changes + 1")
+            if connection.total_changes:
+                connection.execute("UPDATE state SET changes = changes + 1")
             connection.execute("COMMIT")
 
     @contextmanager
