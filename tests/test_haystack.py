@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from toy_embeddings import embed, texts
+from toy_embeddings import embed, shown, texts
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # before the import: it would reach for the network
 haystack = pytest.importorskip("haystack")
@@ -117,6 +117,14 @@ def test_a_pipeline_is_saved_loaded_and_run(document_store):
         found = each.run({"find": {"query_embedding": embed("wave boat"), "filters": {}, "top_k": 2}})
         assert len(found["find"]["documents"]) == 2
     again.get_component("find").document_store.close()
+
+
+def test_the_documentation_s_lines_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"vector": embed("x")}
+    exec(shown("Haystack"), names)  # noqa: S102
+    assert names["retriever"].run(embed("x"))["documents"][0].meta == {"tags": ["sea"]}
+    names["store"].close()
 
 
 def test_what_is_refused(document_store):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from toy_embeddings import embed, texts
+from toy_embeddings import embed, shown, texts
 
 pytest.importorskip("langchain_core")
 suite = pytest.importorskip("langchain_tests.integration_tests.vectorstores")
@@ -154,6 +154,17 @@ def test_what_is_refused(store):
         store.add_documents(documents(1, when=object()))
     assert store.add_documents([]) == []
     assert len(store.documents) == 0
+
+
+def test_the_documentation_s_lines_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"embeddings": Toy()}
+    exec(shown("LangChain"), names)  # noqa: S102
+    assert names["store"].similarity_search("x", filter={"year": 2020})[0].metadata["tags"] == [
+        "sea",
+        "boats",
+    ]
+    names["store"].close()
 
 
 def test_the_example_runs(tmp_path):

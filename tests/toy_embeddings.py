@@ -1,6 +1,8 @@
 """An embedding model for tests: a text's words decide its direction, and nothing else."""
 
+import re
 import zlib
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +14,15 @@ def embed(text):
     words = text.split() or [""]
     rows = [np.random.default_rng(zlib.crc32(word.encode())).normal(size=D) for word in words]
     return np.mean(rows, axis=0).tolist()
+
+
+def shown(language):
+    """The Python block of docs/stacks.md about LangChain or Haystack."""
+    page = (Path(__file__).parents[1] / "docs" / "stacks.md").read_text()
+    (block,) = re.findall(
+        r"```python\n(.*?)```", page.split(f"\n## {language}\n")[1].split("\n## ")[0], re.DOTALL
+    )
+    return block
 
 
 TOPICS = {
