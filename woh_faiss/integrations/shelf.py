@@ -1,0 +1,260 @@
+"""Documents in an SQLite file of their own, and what is still to be done about their codes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss.errors import InputError, LockedError, StoreError
+
+from .entries import Entry
+
+#: `PRAGMA user_version` of the file; a newer one is refused.
+FORMAT = 1
+
+# A document that is replaced gets a new number, so that a code always means the one text it was made from.
+# Embeddings have a table of their own: once it is empty, the file has given their space back.
+_SCHEMA = (
+    "CREATE TABLE documents (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, text TEXT,"
+    " metadata TEXT NOT NULL, tags TEXT NOT NULL, more TEXT NOT NULL)",
+    "CREATE TABLE waiting (number INTEGER PRIMARY KEY, untagged INTEGER NOT NULL, embedding BLOB NOT NULL)",
+    "CREATE INDEX turn ON waiting (untagged, number)",
+    "CREATE TABLE gone (number INTEGER PRIMARY KEY)",
+    "CREATE TABLE state (changes INTEGER NOT NULL, d INTEGER)",
+    "INSERT INTO state VALUES (0, NULL)",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+_SELECT = (
+    "SELECT number, id, text, metadata, tags, more, embedding FROM documents LEFT JOIN waiting USING (number)"
+)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+#: Values in one statement; SQLite's own limit was 999 for long.
+_BATCH = 900
+
+
+class Waiting(NamedTuple):
+    """The documents that have an embedding and no code yet, and the codes that mean nothing any more."""
+
+    numbers: NDArray[np.int64]
+    embeddings: NDArray[np.float64]
+    gone: NDArray[np.int64]
+    d: int | None
+
+
+class Shelf:
+    """The documents of a store, in the SQLite file at `path`, which is made if it is missing.
+
+    Every call has a connection of its own: any number of threads and processes may call.
+    """
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self._path, self._timeout = path, timeout
+        self._held: tuple[int, Waiting] | None = None
+        with self._connected() as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > FORMAT:
+                raise StoreError(
+                    f"{path} has format {version}, this package reads up to {FORMAT}: upgrade woh-faiss"
+                )
+            if version == 0:
+                connection.execute("PRAGMA auto_vacuum = FULL")
+                connection.execute("PRAGMA journal_mode = WAL")
+        if version == 0:
+            with self.writing() as writing:
+                writing.create()
+
+    # ---- reading ------------------------------------------------------------------------------------
+
+    def count(self) -> int:
+        """Documents there are."""
+        with self._connected() as connection:
+            return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+
+    def entries(self, column: str, values: Sequence[Any]) -> dict[Any, Entry]:
+        """The documents whose `id` or `number` is among the values, by it."""
+        found = {}
+        with self._connected() as connection:
+            for start in range(0, len(values), _BATCH):
+                batch = list(values[start : start + _BATCH])
+                marks = ", ".join("?" * len(batch))
+                select = f"{_SELECT} WHERE {column} IN ({marks})"
+                for row in connection.execute(select, batch).fetchall():
+                    entry = self._entry(row)
+                    found[getattr(entry, column)] = entry
+        return found
+
+    def every(self) -> Iterator[Entry]:
+        """All documents, the first written first."""
+        with self._connected() as connection:
+            for row in connection.execute(f"{_SELECT} ORDER BY number"):
+                yield self._entry(row)
+
+    def waiting(self) -> Waiting:
+        """What has no code yet, read again only after a change."""
+        with self._connected() as connection:
+            connection.execute("BEGIN")
+            changes, d = connection.execute("SELECT changes, d FROM state").fetchone()
+            if self._held is not None and self._held[0] == changes:
+                return self._held[1]
+            gone = np.array([n for (n,) in connection.execute("SELECT number FROM gone")], np.int64)
+            rows = connection.execute("SELECT number, embedding FROM waiting ORDER BY number").fetchall()
+            numbers = np.array([number for number, _ in rows], np.int64)
+            waiting = Waiting(numbers, self._matrix([blob for _, blob in rows], d), gone, d)
+        self._held = changes, waiting
+        return waiting
+
+    # ---- writing ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, timeout: float | None = None) -> Iterator[ShelfWriting]:
+        """One transaction under SQLite's writer lock: all of it, or on any error nothing."""
+        with self._connected(timeout) as connection:
+            connection.execute("PRAGMA synchronous = FULL")  # durable before its code is
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute("BEGIN IMMEDIATE")
+            yield ShelfWriting(self, connection)
+            if connection.total_changes:
+                connection.execute("UPDATE state SET changes = changes + 1")
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _connected(self, timeout: float | None = None) -> Iterator[sqlite3.Connection]:
+        """A connection, closed afterwards; SQLite's errors as ours."""
+        waited = self._timeout if timeout is None else timeout
+        try:
+            with closing(
+                sqlite3.connect(self._path, timeout=waited, isolation_level=None, check_same_thread=False)
+            ) as connection:
+                yield connection
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY:
+                raise LockedError(
+                    f"{self._path} is being written by another process; waited {waited:g} s; "
+                    "try again when that has ended, or give a longer timeout"
+                ) from error
+            raise StoreError(
+                f"{self._path} cannot be used (SQLite: {error}); free space, repair its permissions, "
+                "or restore it from a backup"
+            ) from error
+
+    def _entry(self, row: tuple[Any, ...]) -> Entry:
+        number, id_, text, metadata, tags, more, blob = row
+        try:
+            embedding = None if blob is None else np.frombuffer(blob, "<f8").astype(np.float64)
+            return Entry(
+                id_, text, json.loads(metadata), json.loads(tags), json.loads(more), embedding, number
+            )
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"{self._path} is damaged at document {number}; restore it from a backup"
+            ) from error
+
+    def _matrix(self, blobs: Sequence[bytes], d: int | None) -> NDArray[np.float64]:
+        width = d or 0
+        if any(not isinstance(blob, bytes) or len(blob) != 8 * width for blob in blobs):
+            raise StoreError(
+                f"{self._path} is damaged: an embedding is not {width} numbers; restore it from a backup"
+            )
+        return np.frombuffer(b"".join(blobs), "<f8").reshape(len(blobs), width).astype(np.float64)
+
+
+class ShelfWriting:
+    """What a writer may do under the lock that `Shelf.writing` holds."""
+
+    def __init__(self, shelf: Shelf, connection: sqlite3.Connection) -> None:
+        self._shelf, self._connection = shelf, connection
+
+    def create(self) -> None:
+        """The tables, unless another process was first."""
+        if self._one("PRAGMA user_version") == 0:
+            for statement in _SCHEMA:
+                self._connection.execute(statement)
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of `ids` that a document has."""
+        rows = (
+            self._connection.execute("SELECT id FROM documents WHERE id = ?", (i,)).fetchone() for i in ids
+        )
+        return {row[0] for row in rows if row is not None}
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Store documents; those with a known id take the old one's place.
+
+        Raises
+        ------
+        InputError
+            Embeddings have another width than those before.
+        """
+        widths = {len(entry.embedding) for entry in entries if entry.embedding is not None}
+        d = self._one("SELECT d FROM state")
+        if widths and d is None:
+            d = max(widths)
+            self._connection.execute("UPDATE state SET d = ?", (d,))
+        if widths - {d}:
+            raise InputError(
+                f"embeddings have {max(widths - {d})} numbers, those of the store have {d}; "
+                "use the model they were made with, or another folder"
+            )
+        self.drop([entry.id for entry in entries])
+        for entry in entries:
+            number = self._connection.execute(
+                "INSERT INTO documents (id, text, metadata, tags, more) VALUES (?, ?, ?, ?, ?)",
+                (entry.id, entry.text, *map(json.dumps, (entry.metadata, entry.tags, entry.more))),
+            ).lastrowid
+            if entry.embedding is not None:
+                self._connection.execute(
+                    "INSERT INTO waiting VALUES (?, ?, ?)",
+                    (number, not entry.tags, entry.embedding.astype("<f8").tobytes()),
+                )
+
+    def drop(self, ids: Sequence[str] | None) -> int:
+        """Remove the documents with these ids, or all; returns how many there were."""
+        if ids is None:
+            self._connection.execute("INSERT INTO gone SELECT number FROM documents")
+            self._connection.execute("DELETE FROM waiting")
+            return self._connection.execute("DELETE FROM documents").rowcount
+        named = [(id_,) for id_ in ids]
+        of_id = "SELECT number FROM documents WHERE id = ?"
+        self._connection.executemany(f"INSERT INTO gone {of_id}", named)
+        self._connection.executemany(f"DELETE FROM waiting WHERE number = ({of_id})", named)  # noqa: S608
+        return self._connection.executemany("DELETE FROM documents WHERE id = ?", named).rowcount
+
+    def describe(self, id_: str, metadata: dict[str, Any]) -> None:
+        """New metadata for a document; its code stays."""
+        self._connection.execute(
+            "UPDATE documents SET metadata = ? WHERE id = ?", (json.dumps(metadata), id_)
+        )
+
+    def gone(self) -> list[int]:
+        """Numbers whose codes are to be removed."""
+        return [number for (number,) in self._connection.execute("SELECT number FROM gone")]
+
+    def tagged(self) -> int:
+        """Waiting documents that have tags."""
+        return int(self._one("SELECT count(*) FROM waiting WHERE untagged = 0"))
+
+    def next_waiting(self, most: int) -> list[Entry]:
+        """Up to `most` documents that wait for a code, those with tags first."""
+        select = _SELECT.replace("LEFT JOIN", "JOIN") + " ORDER BY untagged, waiting.number LIMIT ?"
+        return [self._shelf._entry(row) for row in self._connection.execute(select, (most,)).fetchall()]
+
+    def coded(self, numbers: Sequence[int]) -> None:
+        """These have a code now: their embeddings go."""
+        self._connection.executemany(
+            "DELETE FROM waiting WHERE number = ?", [(number,) for number in numbers]
+        )
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """The codes of these are removed."""
+        self._connection.executemany("DELETE FROM gone WHERE number = ?", [(number,) for number in numbers])
+
+    def _one(self, query: str) -> Any:
+        return self._connection.execute(query).fetchone()[0]
