@@ -2,8 +2,8 @@
 
     python examples/benchmarks/performance [--quick] [--large] [--parts training encoding]
 
-Each part runs in a process of its own, on one thread. A full run writes results.jsonl and figures to --out; a quick
-one writes nothing, prints what got worse by more than --tolerance, and exits with 1 if anything did.
+Each part runs in a process of its own, on one thread. A full run writes results.jsonl and figures to --out;
+a quick one writes nothing, prints what got worse by more than --tolerance, and exits with 1 if anything did.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import setting
+import setting  # noqa: E402 - it lies beside this folder
 
 OUT = Path(__file__).parents[3] / "docs" / "results" / "performance"
 PARTS = ("training", "growth", "encoding", "searching", "rivals", "ranking", "updating", "starting")

@@ -1,4 +1,4 @@
-"""The least that a round of the paper's steps costs: its large products alone, as BLAS does them here and now."""
+"""The least that a round of the paper's steps costs: its large products alone, by the same BLAS."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TAGS = (100, 1000, 10_000, 100_000)
 
 
 def records(quick: bool, folder: Path) -> Iterator[dict[str, Any]]:
-    repeat = 2 if quick else 5
+    repeat = 2 if quick else 3
     # Narrow features: the time of φ is that of one product, and known.
     lines: dict[str, tuple[Any, ...]] = {
         "items": tuple((x, {"n": x}, 64) for x in ITEMS),
@@ -26,7 +26,10 @@ def records(quick: bool, folder: Path) -> Iterator[dict[str, Any]]:
         "tags": tuple((x, {"c": x}, 64) for x in TAGS),
     }
     for name, points in lines.items():
-        rounds = {str(x): _later(shape, bits) for x, shape, bits in points[:: 3 if quick else 1]}
+        rounds = {
+            str(x): _later(shape, bits)
+            for x, shape, bits in (points[:: len(points) - 1] if quick else points)
+        }
         taken = in_turn(rounds, repeat)
         x = [float(value) for value in taken]
         powers = [slope(x, list(column)) for column in zip(*taken.values(), strict=True)]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 Clock = Callable[[], float]
-#: Seconds that one measurement takes at least; short work is repeated until it does.
-LONG_ENOUGH = 0.05
+#: Seconds of the quickest function that make one measurement, as long as the slowest takes no more than MOST.
+LONG_ENOUGH, MOST = 0.05, 0.3
 
 
 def figure(
@@ -46,26 +46,27 @@ def verdict(median: float, bar: float | None, better: str) -> str:
 
 
 def in_turn(
-    functions: dict[str, Callable[[], object]],
-    repeat: int,
-    clock: Clock = time.process_time,
-    long_enough: float = LONG_ENOUGH,
+    functions: dict[str, Callable[[], object]], repeat: int, clock: Clock = time.process_time
 ) -> dict[str, list[float]]:
-    """Seconds of a call of each function, `repeat` times round after one round that only warms up."""
-    loops = {}
-    for name, function in functions.items():
+    """Seconds of a call of each function, `repeat` times, after calls that only warm up.
+
+    Functions take turns call by call: what others do to the machine, and to its caches, happens to all.
+    """
+    once = []
+    for function in functions.values():
         function()
         start = clock()
         function()
-        loops[name] = 1 + int(long_enough / max(clock() - start, 1e-7))
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(repeat):
-        for name, function in functions.items():
-            start = clock()
-            for _ in range(loops[name]):
+        once.append(max(clock() - start, 1e-7))
+    loops = max(1, int(min(LONG_ENOUGH / min(once), MOST / max(once))))
+    seconds = {name: np.zeros(repeat) for name in functions}
+    for number in range(repeat):
+        for _ in range(loops):
+            for name, function in functions.items():
+                start = clock()
                 function()
-            seconds[name].append((clock() - start) / loops[name])
-    return seconds
+                seconds[name][number] += clock() - start
+    return {name: (taken / loops).tolist() for name, taken in seconds.items()}
 
 
 def ratios(above: Iterable[float], below: Iterable[float]) -> list[float]:

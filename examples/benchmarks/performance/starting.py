@@ -13,7 +13,6 @@ import searching
 import workload
 from measuring import figure, ratios
 
-
 #: Starts a command from a small process: the peak of a process counts what its parent had when it forked.
 LAUNCHER = """
 import os, sys
