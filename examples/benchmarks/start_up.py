@@ -2,7 +2,7 @@
 
     python examples/benchmarks/start_up.py [--rows 1000000] [--repeat 9]
 
-The two commands run in turn, as whole processes; the last line is the ratio of the medians and PASS under 1.5.
+The two commands run in turn, as whole processes; the last line is the ratio of medians, PASS under 1.5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Other engines that search binary codes by Hamming distance, each a context manager.
 
-It gives `search(code, k)`, distances of one packed query, and the clock that counts the engine's work: servers
-are processes of their own.
+It gives `search(code, k)`, distances of one packed query, and the clock that counts the engine's work:
+servers are processes of their own.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,39 +43,28 @@ def _wrapped(path: Path, repeat: int, quick: bool) -> Iterator[dict[str, Any]]:
         for n in (100, 1):
             some = xq[:n]
             packed = codes.pad(index.encode(some))
-            taken = in_turn(
-                {
-                    "view": lambda packed=packed: view.search(packed, 10),
-                    "same": lambda packed=packed: view.mapped.index.search(packed, 10),
-                    "raw": lambda packed=packed: raw.search(packed, 10),
-                    "whole": lambda some=some: index.search(some, 10),
-                    "apart": lambda some=some: raw.search(codes.pad(index.encode(some)), 10),
-                },
-                repeat,
-            )
-            ours, theirs = view.search(packed, 10), raw.search(packed, 10)
-            assert np.array_equal(ours[0], theirs[0])  # noqa: S101
-            queries = f"{n} quer{'ies' if n > 1 else 'y'}"
-            for name, against, bar in (
-                ("same", "Faiss on the same memory", 1.05),
-                ("raw", "raw Faiss", None),
+            views, queries = view.mapped.index, f"{n} quer{'ies' if n > 1 else 'y'}"
+            assert np.array_equal(view.search(packed, 10)[0], raw.search(packed, 10)[0])  # noqa: S101
+            ours, whole = partial(view.search, packed, 10), partial(index.search, some, 10)
+            same, read = partial(views.search, packed, 10), partial(raw.search, packed, 10)
+
+            def apart(some: Any = some) -> Any:
+                return raw.search(codes.pad(index.encode(some)), 10)
+
+            pages = "faiss.read_index_binary: where its pages lie in memory counts for 10 %"
+            for what, left, right, bar, note in (
+                ("search of packed codes / Faiss on the same memory", ours, same, 1.05, "View.search alone"),
+                ("search of packed codes / raw Faiss", ours, read, None, pages),
+                ("WOHIndex.search / encode, then raw Faiss", whole, apart, 1.05, "512 features in, ids out"),
             ):
+                taken = in_turn({"ours": left, "theirs": right}, repeat)
                 yield figure(
-                    f"{queries}: search of packed codes / {against}",
-                    ratios(taken["view"], taken[name]),
+                    f"{queries}: {what}",
+                    ratios(taken["ours"], taken["theirs"]),
                     bar=bar,
-                    note="10^6 codes of 64 bits, k = 10; the wrapper alone (View.search)"
-                    if bar
-                    else "read into memory by faiss.read_index_binary: where its pages lie counts for 10 %",
-                    seconds=float(np.median(taken[name])),
+                    note=f"10^6 codes of 64 bits, k = 10; {note}",
+                    seconds=float(np.median(taken["ours"])),
                 )
-            yield figure(
-                f"{queries}: WOHIndex.search / encode, then raw Faiss",
-                ratios(taken["whole"], taken["apart"]),
-                bar=1.05,
-                note="features of 512 in, ids out",
-                seconds=float(np.median(taken["whole"])),
-            )
         for clock, now in (("cpu", time.thread_time), ("wall", time.perf_counter)):
             seconds = []
             for query in xq[: 200 if quick else 500]:
@@ -101,16 +91,10 @@ def _padded(repeat: int) -> Iterator[dict[str, Any]]:
         for name, stored in (("plain", plain), ("padded", padded)):
             indexes[name] = faiss.IndexBinaryFlat(8 * stored.shape[1])
             indexes[name].add(stored)
-        taken = in_turn(
-            {
-                "plain": lambda asked=asked, index=indexes["plain"]: index.search(asked, 10),
-                "padded": lambda asked=codes.pad(asked), index=indexes["padded"]: index.search(asked, 10),
-            },
-            repeat,
-        )
-        same = np.array_equal(
-            indexes["plain"].search(asked, 10)[0], indexes["padded"].search(codes.pad(asked), 10)[0]
-        )
+        plain_search = partial(indexes["plain"].search, asked, 10)
+        padded_search = partial(indexes["padded"].search, codes.pad(asked), 10)
+        taken = in_turn({"plain": plain_search, "padded": padded_search}, repeat)
+        same = np.array_equal(plain_search()[0], padded_search()[0])
         yield figure(
             f"{bits} bits: scan unpadded / padded as stored",
             ratios(taken["plain"], taken["padded"]),
