@@ -1,7 +1,7 @@
 """Other engines that search binary codes by Hamming distance, each a context manager.
 
-It gives `search(code, k)`, distances of one packed query, and the clock that counts the engine's work:
-servers are processes of their own.
+It gives `search(code, k)`, distances of one packed query; the clock that counts the engine's work, since servers
+are processes of their own; and the bytes that it keeps of all items.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from measuring import Clock, processes
 
 #: Distances of the k nearest codes to one query (bytes,), ascending.
 Search = Callable[[np.ndarray, int], Any]
-Engine = tuple[Search, Clock]
+Engine = tuple[Search, Clock, int]
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def raw_faiss(x: np.ndarray, folder: Path) -> Iterator[Engine]:
 
     index = faiss.IndexBinaryFlat(8 * x.shape[1])
     index.add(x)
-    yield lambda code, k: index.search(code[None], k)[0][0], time.process_time
+    yield lambda code, k: index.search(code[None], k)[0][0], time.process_time, x.nbytes
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def numpy_popcount(x: np.ndarray, folder: Path) -> Iterator[Engine]:
         D = np.bitwise_count(words ^ code.view(np.uint64)).sum(axis=1, dtype=np.int32)
         return np.sort(np.partition(D, k)[:k])
 
-    yield search, time.process_time
+    yield search, time.process_time, x.nbytes
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def usearch(x: np.ndarray, folder: Path) -> Iterator[Engine]:
     def search(code: np.ndarray, k: int) -> Any:
         return exact(x, code[None], k, MetricKind.Hamming, exact=True, threads=1).distances.ravel()
 
-    yield search, time.process_time
+    yield search, time.process_time, x.nbytes
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def lancedb(x: np.ndarray, folder: Path) -> Iterator[Engine]:
     def search(code: np.ndarray, k: int) -> Any:
         return table.search(code).distance_type("hamming").limit(k).to_arrow()["_distance"].to_numpy()
 
-    yield search, time.process_time
+    yield search, time.process_time, _size(folder / "lance")
 
 
 @contextmanager
@@ -70,7 +70,8 @@ def milvus_lite(x: np.ndarray, folder: Path) -> Iterator[Engine]:
     import psutil
     from pymilvus import DataType, MilvusClient
 
-    client = MilvusClient(str(folder / "milvus.db"))
+    (folder / "milvus").mkdir()
+    client = MilvusClient(str(folder / "milvus" / "items.db"))
     try:
         schema = client.create_schema()
         schema.add_field("id", DataType.INT64, is_primary=True)
@@ -86,7 +87,8 @@ def milvus_lite(x: np.ndarray, folder: Path) -> Iterator[Engine]:
             (hits,) = client.search("items", [code.tobytes()], limit=k, anns_field="code")
             return [hit["distance"] for hit in hits]
 
-        yield search, processes([child.pid for child in psutil.Process().children(recursive=True)])
+        servers = [child.pid for child in psutil.Process().children(recursive=True)]
+        yield search, processes(servers), _size(folder / "milvus")
     finally:
         client.close()
 
@@ -111,9 +113,14 @@ def pgvector(x: np.ndarray, folder: Path) -> Iterator[Engine]:
             def search(code: np.ndarray, k: int) -> Any:
                 return [d for (d,) in connection.execute(nearest, (_text(code), k)).fetchall()]
 
-            yield search, processes([connection.info.backend_pid])
+            ((size,),) = connection.execute("SELECT pg_table_size('items')").fetchall()
+            yield search, processes([connection.info.backend_pid]), size
     finally:
         server.cleanup()  # this server alone, with its folder
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _text(code: np.ndarray) -> str:
