@@ -1,7 +1,7 @@
 """Other engines that search binary codes by Hamming distance, each a context manager.
 
-It gives `search(code, k)`, distances of one packed query; the clock that counts the engine's work, since servers
-are processes of their own; and the bytes that it keeps of all items.
+It gives `search(code, k)`, distances of one packed query; the clock that counts the engine's work, since
+servers are processes of their own; and the bytes that it keeps of all items.
 """
 
 from __future__ import annotations
