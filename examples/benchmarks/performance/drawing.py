@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keeping import Line, read
+from measuring import verdict
 
 HEAD = ("part", "what", "median", "quartiles", "bar", "", "clock", "of what")
 
@@ -20,7 +21,8 @@ def table(folder: Path) -> str:
         quartiles = "" if alone else f"{number(line['q1'])} to {number(line['q3'])} of {line['repeats']}"
         time_ = f"; {duration(line['seconds'])}" if line.get("seconds") else ""
         cells = [line["part"], line["what"], f"**{number(line['median'])}**", quartiles, bar]
-        cells += [line["verdict"], line["clock"], line["note"] + time_]
+        said = verdict(line["median"], line["bar"], line["better"])
+        cells += [said, line["clock"], line["note"] + time_]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
@@ -62,7 +64,10 @@ def _figure(path: Path, width: float, height: float, columns: int, onto: Any) ->
 def _growth(lines: list[Line], path: Path) -> None:
     def onto(axes: Any) -> None:
         for ax, line in zip(axes, lines, strict=True):
-            ax.loglog(line["points"]["x"], line["points"]["seconds"], marker="o")
+            x = line["points"]["x"]
+            ax.loglog(x, line["points"]["seconds"], marker="o")
+            ax.set_xticks(x, [f"{value:,.0f}" for value in x], fontsize=8)
+            ax.set_xticks([], minor=True)
             ax.set_xlabel(line["what"].split()[2].rstrip(":"))
             ax.set_title(f"power {line['median']:.2f}", fontsize=10)
             ax.grid(alpha=0.3)
@@ -75,7 +80,9 @@ def _rivals(lines: list[Line], path: Path) -> None:
     def onto(axes: Any) -> None:
         (ax,) = axes
         names = [f"{line['what'].split(' / ')[0]}\nrecall@10 {line['recall']:.2f}" for line in lines]
-        ax.barh(names, [line["median"] for line in lines], height=0.6)
+        ax.hlines(names, [line["q1"] for line in lines], [line["q3"] for line in lines], lw=6, alpha=0.4)
+        ax.plot([line["median"] for line in lines], names, "o")
+        ax.grid(axis="x", alpha=0.3)
         ax.axvline(1, color="0.3", lw=1)
         ax.set_xscale("log")
         ax.set_xlabel("processor time of a query, as a multiple of woh-faiss's on as many rows")
@@ -94,10 +101,11 @@ def _bars(lines: list[Line], path: Path) -> None:
             line["median"] / line["bar"] if up else line["bar"] / max(line["median"], 1e-9)
             for line, up in zip(lines, more, strict=True)
         ]
+        room = [min(value, 3) for value in room]
         colours = ["tab:blue" if value >= 1 else "tab:red" for value in room]
         ax.barh([f"{line['part']}: {line['what']}" for line in lines], room, color=colours, height=0.6)
         ax.axvline(1, color="0.3", lw=1)
-        ax.set_xlabel("room to the bar (1 meets it)")
+        ax.set_xlabel("room to the bar: 1 meets it, 3 and more is drawn as 3")
         ax.tick_params(axis="y", labelsize=8)
         ax.invert_yaxis()
 

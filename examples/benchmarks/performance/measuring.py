@@ -42,7 +42,8 @@ def verdict(median: float, bar: float | None, better: str) -> str:
         return "PASS"
     if not bar:
         return f"short by {median:g}"
-    return f"short by {abs(median / bar - 1):.0%}"
+    missed = abs(median / bar - 1)
+    return f"short by {missed:.0%}" if missed >= 0.01 else f"short by {missed:.1%}"
 
 
 def in_turn(

@@ -33,6 +33,6 @@ def records(quick: bool, folder: Path) -> Iterator[dict[str, Any]]:
             values,
             better="more" if method.startswith("woh") else "",
             clock="count",
-            note=f"{sizes[method, bits]:,} bytes an image; {len(values)} split of the shipped pictures",
+            note=f"{sizes[method, bits]:,} bytes an image; shipped pictures, split {len(values)} times",
             bytes=sizes[method, bits],
         )
