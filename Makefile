@@ -35,7 +35,7 @@ $(RIVALS): $(READY)
 	$(BIN)/pip install --quiet --editable '.[dev,bench]'
 	touch $@
 
-bench: $(RIVALS)  ## every performance figure, as a ratio taken in one run: a quarter of an hour; see docs/performance.md
+bench: $(RIVALS)  ## every performance figure, as a ratio taken in one run: under a quarter of an hour; see docs/performance.md
 	$(BIN)/python examples/benchmarks/performance
 	$(BIN)/cog -r docs/performance.md
 
