@@ -32,7 +32,7 @@ def copy_of(base, folder):
     return shutil.copytree(base, path)
 
 
-@examples(60)
+@examples(40)
 @given(st.sampled_from(FILES), changes)
 def test_any_file_of_an_index_may_be_damaged_anywhere(tried, folder, base, name, changed):
     path = copy_of(base, folder)
@@ -95,7 +95,7 @@ def summed_anew(connection):
         found.store()
 
 
-@examples(60)
+@examples(40)
 @given(st.sampled_from([(name, value) for name, values in STATES.items() for value in values]), st.booleans())
 def test_the_state_may_say_anything(tried, folder, base, field, fits):
     path = copy_of(base, folder)
@@ -109,7 +109,7 @@ def test_the_state_may_say_anything(tried, folder, base, field, fits):
     tried("index", path)
 
 
-@examples(90)
+@examples(50)
 @given(
     st.lists(
         st.tuples(
