@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
-import signal
 
+import dying
 import faiss
 import numpy as np
 import pytest
@@ -39,25 +38,7 @@ def naive(*jobs):
 
 def die_at(step, work):
     """Run `work` in a child that is killed at its step number `step`; False if it had fewer steps."""
-    child = os.fork()
-    if child == 0:
-        seen = 0
-
-        def on_step(_name):
-            nonlocal seen
-            if seen == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            seen += 1
-
-        files.on_step = on_step
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
+    return dying.die_at(step, work, lambda on_step: setattr(files, "on_step", on_step))
 
 
 def answers(path, rounds):

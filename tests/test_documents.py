@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import threading
 
+import dying
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -338,16 +339,8 @@ def die_in(work, step):
     Steps are before and after what is done to the documents, and to the index; what a death inside of the
     index's own steps leaves is test_deaths.py's.
     """
-    child = os.fork()
-    if child == 0:
-        seen = 0
 
-        def on_step():
-            nonlocal seen
-            if seen == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-            seen += 1
-
+    def install(on_step):
         def stepping(owner, name):
             real = getattr(owner, name)
 
@@ -363,14 +356,8 @@ def die_in(work, step):
             stepping(module.ShelfWriting, name)
         for name in ("update", "add", "remove"):
             stepping(WOHIndex, name)
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
+
+    return dying.die_at(step, work, install)
 
 
 def state(store):
