@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -144,7 +145,7 @@ class Hasher:
             The file cannot be written; what was there before still is.
         """
         file = Path(os.fsdecode(path))
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+        temporary = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}.tmp")
         arrays = {**self.arrays(), "A": self.kernel.A, "format": np.asarray(FORMAT)}
         try:
             try:
@@ -153,6 +154,11 @@ class Hasher:
                     stream.flush()
                     os.fsync(stream.fileno())
                 temporary.replace(file)
+                folder = os.open(file.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)  # else a power cut may bring the old file back
+                finally:
+                    os.close(folder)
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:

@@ -186,7 +186,7 @@ class WOHIndex(IndexLife):
             )
         return self._grow.add_codes(chunk, model, timeout, on_duplicate)
 
-    def add_with_ids(self, x: Chunk | ArrayLike, ids: ArrayLike) -> None:
+    def add_with_ids(self, x: ArrayLike, ids: ArrayLike) -> None:
         """`add` under Faiss's name: features (n, d) encoded and appended as these ids; nothing is learned."""
         self.add(x, ids=ids)
 
