@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from . import codes, validate
-from .adaptive import Start, early_start, later_start, remembered
+from .adaptive import remembered
 from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError, NotFittedError
 from .hasher import Hasher
-from .kernel import Kernel, Matrix, mapped, unit_rows
-from .memory import Adaptive, Early, Learned
-from .rows import Features, Rows, cut, kept_if_small
+from .kernel import Matrix
+from .memory import Adaptive, Learned
+from .rows import Features, cut
 from .solver import Codes, Items, learn_round
-from .statistics import Statistics, widen
+from .starting import Beginning, Tagged, checked
+from .statistics import Statistics
 from .tags import Vocabulary, mean_vectors
 
 if TYPE_CHECKING:
     from .tag_lists import TagLists
     from .vectors import WordVectors
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tagged:
-    """A chunk and what its tags say.
-
-    `trained` (n,) marks the items with a known tag; `Y` is theirs, `Y_rows` and `Z_rows` are their tags and
-    word-vector means, of width `f`, where the features are.
-    """
-
-    features: Features
-    trained: NDArray[np.bool_]
-    Y: csr_array
-    Y_rows: Rows[csr_array]
-    Z_rows: Rows[Matrix]
-    f: int
 
 
 class WOH:
@@ -185,7 +168,7 @@ class WOH:
         chunk = Chunk.of(validate.features(X, d=self._learned.hasher.d if self._learned else None), tags)
         if chunk.tags is None:
             raise InputError("tags are None; give one tag list an item, or encode the items instead")
-        Z = None if Z is None else _checked("Z", Z, (len(chunk), None))
+        Z = None if Z is None else checked("Z", Z, (len(chunk), None))
         return self.learn(Features(chunk.features), chunk.tags, word_vectors=word_vectors, Z=Z, B0=B0)
 
     def learn(
@@ -211,7 +194,7 @@ class WOH:
                 Z_rows, f = Y_rows.map(mean_vectors, vocabulary.E), vocabulary.f
             else:
                 Z_rows, f = features.beside(cut(Z[trained])), Z.shape[1]
-            chunk = _Tagged(features, trained, Y[trained], Y_rows, Z_rows, f)
+            chunk = Tagged(features, trained, Y[trained], Y_rows, Z_rows, f)
             learned, packed, misfit[trained] = self._round(chunk, vocabulary.df, B0)
         elif self._learned is None:
             raise InputError(
@@ -227,7 +210,7 @@ class WOH:
         return self
 
     def _round(
-        self, chunk: _Tagged, df: Matrix, B0: ArrayLike | None
+        self, chunk: Tagged, df: Matrix, B0: ArrayLike | None
     ) -> tuple[Learned, NDArray[np.uint8], NDArray[np.int64]]:
         """One more round, the chunk's codes (the new function's for items that took no part), the misfits
         of those that did."""
@@ -236,11 +219,12 @@ class WOH:
             _same_width(chunk.f, known.stats.C5.shape[1])
         rng = np.random.default_rng((config.seed, self.rounds_ + 1))
         anchors: NDArray[Any] | None = None
+        beginning = Beginning(config, known, self.A, self.W0)
         semantic = config.start == "semantic"
         if semantic:
-            start = self._semantic_start(chunk, df, B0, rng)
+            start = beginning.semantic(chunk, df, B0, rng)
         else:
-            start, anchors = self._random_start(chunk, B0, rng)
+            start, anchors = beginning.random(chunk, B0, rng)
         done = learn_round(start.items, start.W0, start.past, config, semantic=semantic)
         memory = remembered(start, done, config.anchors if self.A is None else 0)
         if memory is not None and memory.early is None:
@@ -252,59 +236,6 @@ class WOH:
             packed[~trained] = _encoded(chunk.features, ~trained, hasher)
         misfit = np.concatenate(start.items.map(_misfit, done.codes, done.P).gathered())[start.given :]
         return Learned(hasher, done.W, done.stats, memory, anchors), packed, misfit
-
-    def _semantic_start(
-        self, chunk: _Tagged, df: Matrix, B0: ArrayLike | None, rng: np.random.Generator
-    ) -> Start:
-        """Of features and tags; see `adaptive`."""
-        if B0 is not None or self.W0 is not None:
-            raise InputError(
-                'B0 and W0 are given, expected neither with a semantic start; use start="random"'
-            )
-        config, known, d = self.config, self._learned, chunk.features.shape[1]
-        A = None if self.A is None else _checked("A", self.A, (None, d))
-        memory = None if known is None else known.memory
-        n, c = chunk.Y.shape
-        if known is not None and memory is not None and memory.early is None:
-            side, X = memory.side.widened(c).seeing(chunk.Y), chunk.features.rows(chunk.trained)
-            return later_start(X, chunk.Y_rows, chunk.Z_rows, side, df, known.stats.n + n, known, config)
-        early = None if memory is None else memory.early
-        if early is None:
-            early = Early.none(d, config.bits, chunk.f, c)
-        n += 0 if known is None else known.stats.n
-        X_tagged, bare = (chunk.features.take(np.flatnonzero(w)) for w in (chunk.trained, ~chunk.trained))
-        early = early.and_then(unit_rows(X_tagged), chunk.Y, np.vstack(chunk.Z_rows.gathered()))
-        return early_start(early, df, n, bare, config, rng, A)
-
-    def _random_start(
-        self, chunk: _Tagged, B0: ArrayLike | None, rng: np.random.Generator
-    ) -> tuple[Start, NDArray[Any] | None]:
-        """The paper's: random codes, and in round 1 a random W; and the anchors."""
-        n, r, c = len(chunk.trained), self.config.bits, chunk.Y.shape[1]
-        anchors: NDArray[Any] | None
-        if self._learned is None:
-            drawn = self._first_anchors(chunk.features, rng)
-            kernel, anchors = Kernel.fit_rows(chunk.features.rows(), drawn), drawn
-            past = Statistics.zero(r=r, m=len(kernel.A), f=chunk.f, c=c)
-            W = rng.standard_normal((r, c)) if self.W0 is None else _checked("W0", self.W0, (r, c))
-        else:
-            kernel, anchors = self._learned.hasher.kernel, self._learned.anchors
-            past, W = self._learned.stats.widened(c), widen(self._learned.W, c)
-        if B0 is None:  # drawn a block at a time: the numbers are those of one draw
-            start = [codes.pack(rng.standard_normal((Y.shape[0], r))) for Y in cut(chunk.Y).gathered()]
-        else:
-            start = list(cut(codes.pack(_checked("B0", B0, (n, r))[chunk.trained])).gathered())
-        size = 4 * n * len(kernel.A)
-        phi = kept_if_small(chunk.features.rows(chunk.trained), size, mapped, kernel)
-        beside = chunk.features.beside(Rows(start))
-        items = kept_if_small(phi, size, _starting, chunk.Y_rows, chunk.Z_rows, beside)
-        return Start(kernel, items, W, past), anchors
-
-    def _first_anchors(self, X: Features, rng: np.random.Generator) -> NDArray[Any]:
-        n, d = X.shape
-        if self.A is not None:
-            return _checked("A", self.A, (None, d))
-        return X.take(np.sort(rng.choice(n, min(self.config.anchors, n), replace=False)))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the vocabulary and `anchors_`, as arrays by name, to go on from later.
@@ -341,10 +272,6 @@ class WOH:
         return woh
 
 
-def _starting(phi: NDArray[Any], Y: csr_array, Z: Matrix, packed: NDArray[np.uint8]) -> Items:
-    return Items(phi, Y, Z, codes.unpack(packed).astype(np.float64))
-
-
 def _packed(block: Codes) -> NDArray[np.uint8]:
     return codes.pack(block.B)
 
@@ -374,13 +301,3 @@ def _configure(config: WOHConfig | None, hyper: dict[str, Any]) -> WOHConfig:
     if config is not None and "preset" not in hyper:
         return WOHConfig.from_dict({**config.to_dict(), **hyper})
     return WOHConfig.from_dict(hyper)
-
-
-def _checked(name: str, M: ArrayLike, shape: tuple[int | None, int | None]) -> Matrix:
-    """M as a finite float64 matrix of `shape`, None leaving a side open."""
-    M = np.asarray(validate.features(M, name=name), np.float64)
-    if any(want is not None and want != got for want, got in zip(shape, M.shape, strict=True)):
-        raise InputError(
-            f"{name} has shape {M.shape}, expected {tuple('any' if s is None else s for s in shape)}"
-        )
-    return M
