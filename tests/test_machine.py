@@ -324,7 +324,7 @@ def test_any_life_with_crashes_equals_a_dictionary(monkeypatch):
     """Lives of up to 50 steps, until there are 2,000 steps."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # a crash here is of the process, not of the disk
     how = settings(
-        max_examples=20, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=16, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
     )
     COUNTED.clear()
     while (steps := COUNTED.total() - COUNTED["crash"]) < 2000 * MORE:
