@@ -330,7 +330,9 @@ def fork_through(path: str) -> None:
 
 def unprivileged(path: str) -> None:
     """Snapshot, ids found, and the message of a refused update, as a user who may only read."""
-    update = chunk(9)  # imports what it needs while it still may
+    import woh_faiss.store.writing  # noqa: F401 - what it needs, while it still may
+
+    update = chunk(9)
     if os.geteuid() == 0:
         os.setuid(65534)
     try:

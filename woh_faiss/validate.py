@@ -121,8 +121,8 @@ def selector(params: Any, allow: Any) -> Any:
     return allow if params.sel is None else params.sel
 
 
-#: What faiss.SearchParameters has, SWIG's names among it.
-_OF_SELECTORS = {"sel", "this", "thisown", "original_init"}
+#: What faiss.SearchParameters has, names of SWIG and of any version of Faiss among it.
+_OF_SELECTORS = {"sel", "this", "thisown", "original_init", "referenced_objects"}
 
 
 def whole_number(value: Any, name: str, least: int) -> int:
