@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from woh_faiss.chunk_files import shown
 from woh_faiss.errors import InputError
+from woh_faiss.whole_files import whole
 
 from .thumbnails import SIDE, Thumbnails
 
@@ -114,21 +115,15 @@ def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, th
         The file cannot be written.
     """
     path = Path(os.path.realpath(path))  # else a link would be replaced, not what it points to
-    temporary = path.with_name(f".woh-index-page-{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with whole(path, "page") as file:
             for part in _parts(answers, about, measure, thumbnails):
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
-        temporary.replace(path)
+                file.write(part.encode())
+            size = file.tell()
     except OSError as error:
         raise InputError(
             f"cannot write {shown(path)}: {error.strerror or error}; choose another name"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return size
 
 

@@ -23,6 +23,12 @@ def golden(name):
         return dict(stored)
 
 
+@pytest.fixture(scope="session")
+def fixture():
+    """The set that golden values were made of, in float64."""
+    return {name: array.astype(np.float64) for name, array in golden("fixture").items()}
+
+
 def tagged(seed, n=40, d=7):
     """(features, tag lists) of n items of six topics."""
     rng = np.random.default_rng(seed)

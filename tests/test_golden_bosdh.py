@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, golden
+from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -10,12 +10,6 @@ from woh_faiss import codes
 from woh_faiss.baselines import bosdh
 from woh_faiss.kernel import unit_rows
 from woh_faiss.solver import sign
-
-
-@pytest.fixture(scope="module")
-def fixture():
-    with np.load(GOLDEN / "fixture.npz") as stored:
-        return {name: stored[name].astype(np.float64) for name in ("XTrain", "XTest", "YTrain")}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, golden
+from conftest import golden
 from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,14 +28,14 @@ def published():
 
 @pytest.fixture(scope="module")
 def fixture(published):
-    with np.load(GOLDEN / "fixture.npz") as stored:
-        X = np.vstack([stored["XTrain"], stored["XTest"]])  # the published demo standardises both together
-        return {
-            "X": (X - X.mean(axis=0)) / X.std(axis=0, ddof=1),
-            "tags": csr_array(stored["YTrain"].astype(np.float64)),
-            "single": csr_array(np.eye(16)[published["y1"] - 1]),
-            "labels": (stored["LTest"] > 0, stored["LTrain"] > 0),
-        }
+    stored = golden("fixture")
+    X = np.vstack([stored["XTrain"], stored["XTest"]])  # the published demo standardises both together
+    return {
+        "X": (X - X.mean(axis=0)) / X.std(axis=0, ddof=1),
+        "tags": csr_array(stored["YTrain"].astype(np.float64)),
+        "single": csr_array(np.eye(16)[published["y1"] - 1]),
+        "labels": (stored["LTest"] > 0, stored["LTrain"] > 0),
+    }
 
 
 def learned(fixture, published, bits, kind):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, golden
+from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import hadamard
 from scipy.sparse import csr_array
@@ -12,12 +12,6 @@ from woh_faiss.baselines import hmoh
 
 H = hadamard(32, np.float64)
 KINDS = ["single", "published", "corrected"]
-
-
-@pytest.fixture(scope="module")
-def fixture():
-    with np.load(GOLDEN / "fixture.npz") as stored:
-        return {name: stored[name].astype(np.float64) for name in ("XTrain", "XTest", "YTrain")}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, golden
+from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss import codes
@@ -10,9 +10,8 @@ from woh_faiss.baselines import osh
 
 
 @pytest.fixture(scope="module")
-def fixture():
-    with np.load(GOLDEN / "fixture.npz") as stored:
-        return stored["XTrain"].astype(np.float64), stored["XTest"].astype(np.float64)
+def fixture(fixture):
+    return fixture["XTrain"], fixture["XTest"]
 
 
 @pytest.fixture(scope="module")

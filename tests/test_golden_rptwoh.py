@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, golden
+from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -14,12 +14,6 @@ from woh_faiss.evaluation import hamming, mean_average_precision
 from woh_faiss.kernel import reference_map
 
 WEIGHTS = rptwoh.Weights()
-
-
-@pytest.fixture(scope="module")
-def fixture():
-    with np.load(GOLDEN / "fixture.npz") as stored:
-        return {name: stored[name].astype(np.float64) for name in stored.files}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, golden
+from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -17,18 +17,18 @@ def published():
 
 
 @pytest.fixture(scope="module")
-def given():
+def given(published):
     """The kernel map of training items and queries, both kinds of Y, and the start of B."""
-    with np.load(GOLDEN / "fixture.npz") as stored, np.load(GOLDEN / "sdh.npz") as more:
-        X = unit_rows(stored["XTrain"])
-        A = X[:500][stored["anchor_idx"].astype(int) - 1]
-        return {
-            "train": sdh.kernel_map(X, A),
-            "test": sdh.kernel_map(unit_rows(stored["XTest"]), A),
-            "tags": csr_array(stored["YTrain"].astype(np.float64)),
-            "single": csr_array(np.eye(16)[more["y1"] - 1]),
-            **{bits: stored[f"B0_{bits}"].astype(np.float64) for bits in (8, 16, 32)},
-        }
+    stored = golden("fixture")
+    X = unit_rows(stored["XTrain"])
+    A = X[:500][stored["anchor_idx"].astype(int) - 1]
+    return {
+        "train": sdh.kernel_map(X, A),
+        "test": sdh.kernel_map(unit_rows(stored["XTest"]), A),
+        "tags": csr_array(stored["YTrain"].astype(np.float64)),
+        "single": csr_array(np.eye(16)[published["y1"] - 1]),
+        **{bits: stored[f"B0_{bits}"].astype(np.float64) for bits in (8, 16, 32)},
+    }
 
 
 @pytest.mark.parametrize("kind", ["tags", "single"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, golden
+from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss.baselines import sh
@@ -16,10 +16,8 @@ def published():
 
 @pytest.fixture(scope="module")
 def centred(published):
-    with np.load(GOLDEN / "fixture.npz") as stored:
-        return {
-            part: stored[name] - published["mean"] for part, name in (("train", "XTrain"), ("test", "XTest"))
-        }
+    stored = golden("fixture")
+    return {part: stored[name] - published["mean"] for part, name in (("train", "XTrain"), ("test", "XTest"))}
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])

@@ -1,10 +1,10 @@
 """Bit-for-bit agreement with what the authors' code gave on a stored fixture (tests/golden/README.md)."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import golden
 from conftest import learned as learn_round
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
@@ -15,23 +15,18 @@ from woh_faiss.evaluation import hamming, mean_average_precision
 from woh_faiss.kernel import Kernel, reference_map
 from woh_faiss.statistics import Statistics
 
-GOLDEN = Path(__file__).parent / "golden"
 CHUNKS = [slice(500 * t, 500 * (t + 1)) for t in range(4)]
 
 
 @pytest.fixture(scope="module")
-def fixture():
-    with np.load(GOLDEN / "fixture.npz") as stored:
-        arrays = {name: stored[name].astype(np.float64) for name in stored.files}
-    Y = arrays["YTrain"]
-    arrays["ZTrain"] = (Y @ arrays["E"]) / Y.sum(axis=1, keepdims=True)
-    return arrays
+def fixture(fixture):
+    Y = fixture["YTrain"]
+    return {**fixture, "ZTrain": (Y @ fixture["E"]) / Y.sum(axis=1, keepdims=True)}
 
 
 @pytest.fixture(scope="module")
 def published():
-    with np.load(GOLDEN / "woh.npz") as stored:
-        return dict(stored)
+    return golden("woh")
 
 
 def single_map(X, A):

@@ -16,7 +16,7 @@ from .config import WOHConfig
 from .frame import cosine, directions, rotation, unit
 from .kernel import Kernel, mapped, unit_rows
 from .memory import Adaptive, Early, Learned
-from .rows import Rows, Sums, blocks, cut, kept_if_small
+from .rows import Rows, Sums, blocks, cut
 from .solver import Codes, Items, Round, V_of, sign
 from .statistics import Statistics, widen
 from .targets import TagSide, Weigher, decoded
@@ -122,9 +122,9 @@ def later_start(
     fitted = len(side.TT) > 0
     Gt = y.map(_times, z, light) if fitted else y.map(decoded, z, V_of(stats, config), W)
     size = 4 * (n - known.stats.n) * len(kernel.A)
-    phi = kept_if_small(X, size, mapped, kernel)
+    phi = X.map_if_small(size, mapped, kernel)
     aim = _aim(phi.map(_projected, known.hasher.P), Gt)
-    return Start(kernel, kept_if_small(phi, size, _items, y, z, aim), W, stats, side=side)
+    return Start(kernel, phi.map_if_small(size, _items, y, z, aim), W, stats, side=side)
 
 
 def remembered(start: Start, done: Round, most: int) -> Adaptive | None:

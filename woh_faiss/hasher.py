@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from . import chunk_files, codes, validate
 from .errors import InputError, StoreError
 from .kernel import Kernel, Matrix
 from .rows import blocks
+from .whole_files import whole
 
 #: Of the file that `Hasher.save` writes.
 FORMAT = 1
@@ -48,7 +48,7 @@ class Hasher:
         """Length r of the codes it gives."""
         return int(self.P.shape[1])
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all its numbers, in hex: codes are comparable where it is the same."""
         sha = hashlib.sha256(np.asarray(self.kernel.A, "<f8").tobytes())
@@ -145,22 +145,10 @@ class Hasher:
             The file cannot be written; what was there before still is.
         """
         file = Path(os.fsdecode(path))
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}.tmp")
         arrays = {**self.arrays(), "A": self.kernel.A, "format": np.asarray(FORMAT)}
         try:
-            try:
-                with temporary.open("wb") as stream:
-                    chunk_files.write_npz(stream, arrays)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                temporary.replace(file)
-                folder = os.open(file.parent, os.O_RDONLY)
-                try:
-                    os.fsync(folder)  # else a power cut may bring the old file back
-                finally:
-                    os.close(folder)
-            finally:
-                temporary.unlink(missing_ok=True)
+            with whole(file, "hasher") as stream:
+                chunk_files.write_npz(stream, arrays)
         except OSError as error:
             raise StoreError(
                 f"cannot write {chunk_files.shown(file)}: {error.strerror or error}; give another path"

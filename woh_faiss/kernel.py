@@ -108,14 +108,15 @@ class Kernel:
             x[huge] = unit_rows(X[huge]) if scaled else 0
             squared[huge] = np.einsum("ij,ij->i", x[huge], x[huge])
         K: Single = x @ A.T
-        length = np.sqrt(squared) if scaled else squared
         if scaled:
+            length = np.sqrt(squared)
             squared = (length > 0).astype(np.float32)
+            length[length == 0] = 1
         for start in range(0, len(K), _CACHED):
             rows = slice(start, start + _CACHED)
             part = K[rows]
             if scaled:
-                part /= np.where(length[rows] > 0, length[rows], 1)[:, None]
+                part /= length[rows, None]
             part -= squared[rows, None] / 2
             part -= half
             part *= np.float32(per_width)

@@ -62,6 +62,10 @@ class Rows(Generic[T]):
         """
         return Rows([step(*each) for each in self._each(args)])
 
+    def map_if_small(self, size: int, step: Callable[..., U], *args: Any) -> Rows[U]:
+        """`map`; if what it gives takes `size` bytes, more than `MEMORY`, each block when it is needed."""
+        return self.map(step, *args) if size <= MEMORY else Rows(_Remade(self, step, args))
+
     def sum(self, step: Callable[..., Sums], *args: Any) -> Sums:
         """The sum of step(value, *args) over the blocks, as `added` has it."""
         return added(step(*each) for each in self._each(args))
@@ -71,8 +75,11 @@ class Rows(Generic[T]):
         return self._values
 
     def _each(self, args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        for i, value in enumerate(self._values):
-            yield value, *(arg._values[i] if isinstance(arg, Rows) else arg for arg in args)
+        return (self._at(i, args) for i in range(len(self)))
+
+    def _at(self, i: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a step is given of block i."""
+        return self._values[i], *(arg._values[i] if isinstance(arg, Rows) else arg for arg in args)
 
 
 class _Remade(Sequence[U]):
@@ -85,18 +92,7 @@ class _Remade(Sequence[U]):
         return len(self._rows)
 
     def __getitem__(self, i: Any) -> Any:
-        values = (arg.gathered()[i] if isinstance(arg, Rows) else arg for arg in (self._rows, *self._args))
-        return self._step(*values)
-
-
-def kept_if_small(rows: Rows[Any], size: int, step: Callable[..., U], *args: Any) -> Rows[U]:
-    """`rows.map(step, *args)`; if its `size` in bytes is more than `MEMORY`, each block when it is needed.
-
-    Rows that are elsewhere are kept there.
-    """
-    if size <= MEMORY or type(rows) is not Rows:
-        return rows.map(step, *args)
-    return Rows(_Remade(rows, step, args))
+        return self._step(*self._rows._at(i, self._args))
 
 
 def cut(M: Any) -> Rows[Any]:

@@ -15,7 +15,7 @@ from .config import WOHConfig
 from .errors import InputError
 from .kernel import Kernel, Matrix, mapped, unit_rows
 from .memory import Early, Learned
-from .rows import Features, Rows, cut, kept_if_small
+from .rows import Features, Rows, cut
 from .solver import Items
 from .statistics import Statistics, widen
 
@@ -61,15 +61,15 @@ class Beginning:
                 'B0 and W0 are given, expected neither with a semantic start; use start="random"'
             )
         config, known, d = self.config, self.known, chunk.features.shape[1]
-        A = None if self.A is None else checked("A", self.A, (None, d))
-        memory = None if known is None else known.memory
         n, c = chunk.Y.shape
-        if known is not None and memory is not None and memory.early is None:
-            side, X = memory.side.widened(c).seeing(chunk.Y), chunk.features.rows(chunk.trained)
-            return later_start(X, chunk.Y_rows, chunk.Z_rows, side, df, known.stats.n + n, known, config)
-        early = None if memory is None else memory.early
-        if early is None:
+        if known is None or known.memory is None:
             early = Early.none(d, config.bits, chunk.f, c)
+        elif known.memory.early is None:
+            side, X = known.memory.side.widened(c).seeing(chunk.Y), chunk.features.rows(chunk.trained)
+            return later_start(X, chunk.Y_rows, chunk.Z_rows, side, df, known.stats.n + n, known, config)
+        else:
+            early = known.memory.early
+        A = None if self.A is None else checked("A", self.A, (None, d))
         n += 0 if known is None else known.stats.n
         X_tagged, bare = (chunk.features.take(np.flatnonzero(w)) for w in (chunk.trained, ~chunk.trained))
         early = early.and_then(unit_rows(X_tagged), chunk.Y, np.vstack(chunk.Z_rows.gathered()))
@@ -94,9 +94,9 @@ class Beginning:
         else:
             start = list(cut(codes.pack(checked("B0", B0, (n, r))[chunk.trained])).gathered())
         size = 4 * n * len(kernel.A)
-        phi = kept_if_small(chunk.features.rows(chunk.trained), size, mapped, kernel)
+        phi = chunk.features.rows(chunk.trained).map_if_small(size, mapped, kernel)
         beside = chunk.features.beside(Rows(start))
-        items = kept_if_small(phi, size, _starting, chunk.Y_rows, chunk.Z_rows, beside)
+        items = phi.map_if_small(size, _starting, chunk.Y_rows, chunk.Z_rows, beside)
         return Start(kernel, items, W, past), anchors
 
     def _first_anchors(self, X: Features, rng: np.random.Generator) -> NDArray[Any]:

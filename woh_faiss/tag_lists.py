@@ -47,6 +47,10 @@ class TagLists:
         where = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
         return TagLists(self.names, indptr, self.indices[where])
 
+    def own(self) -> TagLists:
+        """The same lists as if they had come alone: with their names only, numbered as they first appear."""
+        return TagLists.from_lists([self.of_row(i) for i in range(len(self))])
+
     def of_row(self, i: int) -> list[str]:
         """The tags of item i, 0 <= i < n, in the order they were written."""
         return [self.names[column] for column in self.indices[self.indptr[i] : self.indptr[i + 1]]]

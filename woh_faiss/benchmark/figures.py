@@ -9,29 +9,15 @@ import numpy as np
 
 from woh_faiss.plots import figure
 
-from .cells import FLOAT, label_of
+from .cells import FLOAT
 from .paper import ABLATIONS
+from .records import Record, means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: A record as `Records.of` gives it.
-Record = dict[str, Any]
 MARKS = "osD^vP*Xh<>dp"
-
-
-def label(record: Record) -> str:
-    """What a line of a figure is called."""
-    return label_of(record["method"], record["hyper"])
-
-
-def means(records: Sequence[Record], of: Callable[[Record], Any]) -> dict[tuple[str, int | None], Any]:
-    """The mean over seeds of what `of` says of a record, by (label, bits), in the order of the records."""
-    groups: dict[tuple[str, int | None], list[Any]] = {}
-    for record in records:
-        groups.setdefault((label(record), record["bits"]), []).append(of(record))
-    return {key: np.mean(values, axis=0) for key, values in groups.items()}
 
 
 def figures(records: Sequence[Record]) -> dict[str, tuple[str, Figure]]:

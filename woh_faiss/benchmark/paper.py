@@ -6,16 +6,14 @@ The numbers are not part of this package: give them in a file (`published`).
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from woh_faiss.errors import InputError
 from woh_faiss.validate import listed
 
 from .cells import NAMES, Cell
+from .records import Record, means
 
 #: What the paper calls the methods it compares, and what they are here.
 SYSTEMS = {
@@ -90,11 +88,12 @@ def published(path: Path) -> Numbers:
     return found
 
 
-def beside(records: Sequence[Mapping[str, Any]], numbers: Numbers) -> list[tuple[str, int, float, float]]:
+def beside(records: Sequence[Record], numbers: Numbers) -> list[tuple[str, int, float, float]]:
     """Method, bits, MAP at the last round (mean over splits) and the published one, where there are both."""
-    measured: dict[tuple[str, int], list[float]] = {}
-    for record in records:
-        if not record["hyper"] and record["bits"]:
-            key = (record["method"], record["bits"])
-            measured.setdefault(key, []).append(record["rounds"][-1]["map"])
-    return [(*key, float(np.mean(maps)), numbers[key]) for key, maps in measured.items() if key in numbers]
+    plain = [record for record in records if not record["hyper"] and record["bits"]]
+    measured = means(plain, lambda record: record["rounds"][-1]["map"])
+    return [
+        (method, bits, float(value), numbers[method, bits])
+        for (method, bits), value in measured.items()
+        if bits is not None and (method, bits) in numbers
+    ]

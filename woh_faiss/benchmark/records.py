@@ -5,15 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from woh_faiss.errors import InputError
 from woh_faiss.version import __version__
 
-from .cells import Cell, Setting
+from .cells import Cell, Setting, label_of
+
+#: A record as `Records.of` gives it.
+Record = dict[str, Any]
 
 #: A round's row of the CSV.
 COLUMNS = (
@@ -82,6 +87,19 @@ class Records:
         """The records of these cells that there are, in their order."""
         keys = [cell.key(self._data, self._setting) for cell in cells]
         return [self._known[key] for key in keys if key in self._known]
+
+
+def label(record: Record) -> str:
+    """What a line of a figure is called."""
+    return label_of(record["method"], record["hyper"])
+
+
+def means(records: Sequence[Record], of: Callable[[Record], Any]) -> dict[tuple[str, int | None], Any]:
+    """The mean over seeds of what `of` says of a record, by (label, bits), in the order of the records."""
+    groups: dict[tuple[str, int | None], list[Any]] = {}
+    for record in records:
+        groups.setdefault((label(record), record["bits"]), []).append(of(record))
+    return {key: np.mean(values, axis=0) for key, values in groups.items()}
 
 
 def write_csv(records: list[dict[str, Any]], path: Path) -> None:

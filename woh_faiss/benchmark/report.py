@@ -15,9 +15,9 @@ from woh_faiss.baselines import METHODS
 from woh_faiss.errors import InputError
 from woh_faiss.version import __version__
 
-from .figures import Record, figures, label
+from .figures import figures
 from .paper import Numbers, beside
-from .records import write_csv
+from .records import Record, label, write_csv
 
 _STYLE = """\
 body { max-width: 75rem; margin: 0 auto; padding: 1rem; color: #1b1f24;
@@ -118,10 +118,13 @@ def table(records: Sequence[Record], of: Any, best: bool = False, markup: bool =
     if not markup:
         lines = [head, ["---"] * len(head), *body]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    escaped = [[html.escape(line[0]), *line[1:]] for line in body]
+    return _html(head, [[html.escape(line[0]), *line[1:]] for line in body])
+
+
+def _html(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return (
         f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead><tbody>"
-        + "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in escaped)
+        + "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in body)
         + "</tbody></table>"
     )
 
@@ -130,16 +133,12 @@ def _compared(records: Sequence[Record], numbers: Numbers) -> list[str]:
     rows = beside(records, numbers)
     if not rows:
         return []
-    body = "".join(
-        f"<tr><td>{method}</td><td>{bits}</td><td>{ours:.3f}</td><td>{theirs:.3f}</td>"
-        f"<td>{ours - theirs:+.3f}</td></tr>"
+    body = [
+        [method, str(bits), f"{ours:.3f}", f"{theirs:.3f}", f"{ours - theirs:+.3f}"]
         for method, bits, ours, theirs in rows
-    )
-    head = "<th>method</th><th>bits</th><th>here</th><th>published</th><th>difference</th>"
-    return [
-        "<h2>Beside published numbers</h2>",
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
     ]
+    head = ["method", "bits", "here", "published", "difference"]
+    return ["<h2>Beside published numbers</h2>", _html(head, body)]
 
 
 def kind(method: str) -> str:

@@ -119,10 +119,12 @@ def own_split(path: str | os.PathLike[str]) -> tuple[Chunk, int]:
 
 def parts_of(path: str | os.PathLike[str]) -> set[str]:
     """The parts of a file that are there under usual names."""
-    return set(_parts(open_mat(path)))
+    return set(usual_parts(open_mat(path)))
 
 
-def _parts(mat: Mat) -> dict[str, Names]:
+def usual_parts(mat: Mat) -> dict[str, Names]:
+    """The variables of each part that a file has; of several usual names the fullest."""
+
     def there(names: Names) -> int:
         return sum(name in mat.variables for name in names)
 
@@ -137,7 +139,7 @@ def usual(mat: Mat, part: str | None) -> Names:
     """The variables of a part by their usual names; InputError where they are not there or not clear."""
     if part is not None and part not in USUAL:
         raise InputError(f"part is {validate.short(part)}, expected one of {', '.join(USUAL)}")
-    found = _parts(mat)
+    found = usual_parts(mat)
     if part is None and len(found) > 1:
         raise InputError(
             f"{mat.where} has the parts {', '.join(found)}; say which: part='{next(iter(found))}'"

@@ -167,7 +167,7 @@ def table_source(path: Path, wanted: Columns, learn: bool, fields: dict[str, str
 
     def read(size: int | None) -> Iterator[Chunk]:
         start = 0
-        for part in table.tables(_names(columns, partition), size):
+        for part in table.tables([name for name in columns.named if name not in partition], size):
             found = chunk_values(part, columns, table.where, start, partition)
             if found["features"].shape[1] != d:
                 raise InputError(
@@ -198,10 +198,6 @@ def chunk_values(
         if columns.key is not None:
             found["keys"] = values.keys(part.column(columns.key))
     return found
-
-
-def _names(columns: Columns, partition: dict[str, str]) -> list[str]:
-    return list(dict.fromkeys(name for name in columns if name is not None and name not in partition))
 
 
 def _no_bomb(table: Table, d: int) -> None:

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 def offers(schema: pa.Schema) -> list[Offer]:
     """The columns of a schema."""
-    return [Offer(field.name, _kind(field.type), " ".join(str(field.type).split())[:60]) for field in schema]
+    return [Offer(field.name, kind(field.type), " ".join(str(field.type).split())[:60]) for field in schema]
 
 
-def _kind(type_: Any) -> str:
+def kind(type_: Any) -> str:
+    """Which of `columns.KINDS`' kinds a type is, or "other"."""
     import pyarrow as pa
 
     types = pa.types

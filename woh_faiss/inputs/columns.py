@@ -18,6 +18,11 @@ class Columns(NamedTuple):
     id: str | None = None
     key: str | None = None
 
+    @property
+    def named(self) -> list[str]:
+        """Those that are there, each once."""
+        return list(dict.fromkeys(name for name in self if name is not None))
+
 
 class Offer(NamedTuple):
     """A column that a file has: its name, one of `KINDS`' kinds (or "other"), and its type in words."""

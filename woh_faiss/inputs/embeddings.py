@@ -85,11 +85,10 @@ def _pair(path: Path, table: Table, wanted: Columns, learn: bool) -> Source:
         )
     offered = [offer for offer in offers(table.schema) if offer.kind != "vectors"]
     columns = choose(table.where, offered, wanted, ("tags",) if learn else ())
-    names = list(dict.fromkeys(name for name in columns if name is not None))
 
     def read(size: int | None) -> Iterator[Chunk]:
         size = size or len(X)
-        known = table.tables(names, size) if names else None
+        known = table.tables(columns.named, size) if columns.named else None
         for start in range(0, len(X), size):
             rows = X[start : start + size]
             with at(where, start):

@@ -10,7 +10,7 @@ import numpy as np
 
 from woh_faiss.chunks import Chunk
 from woh_faiss.datasets.mat import open_mat
-from woh_faiss.datasets.mat_chunks import USUAL, tags_of
+from woh_faiss.datasets.mat_chunks import USUAL, tags_of, usual_parts
 from woh_faiss.datasets.matlab import Mat
 from woh_faiss.errors import InputError
 
@@ -70,8 +70,7 @@ def _of_papers(mat: Mat, wanted: Columns) -> Columns:
     """What papers call the variables, where the file has them and nothing else was said."""
     all_names = [names for part in USUAL.values() for names in part]
     if wanted.features is None:
-        there = {part: [n for n in names if n.features in mat.variables] for part, names in USUAL.items()}
-        parts = {part: names[0] for part, names in there.items() if names}
+        parts = usual_parts(mat)
         if len(parts) > 1:
             first = next(iter(parts.values()))
             raise InputError(

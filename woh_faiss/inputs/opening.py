@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ from woh_faiss import validate
 from woh_faiss.chunk_files import shown
 from woh_faiss.chunks import Chunk, read_chunk
 from woh_faiss.errors import InputError
-from woh_faiss.tag_lists import TagLists
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
 from .columns import Columns
@@ -172,9 +172,7 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None) -> Source:
             if part.tags is None:
                 yield part
                 continue
-            # Tags in the order these items have them, as if they had come in a file of their own.
-            own = TagLists.from_lists([part.tags.of_row(i) for i in range(len(part))])
-            yield Chunk(part.features, own, part.ids, part.keys, part.labels, part.groups)
+            yield replace(part, tags=part.tags.own())
 
     if size is None:
         return Source(where, None, None, wanted, read)

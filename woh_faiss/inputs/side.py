@@ -76,11 +76,10 @@ def open_side(path: Path, wanted: Columns) -> Side:
 def _table(path: Path, wanted: Columns) -> Side:
     table = open_table(path)
     columns = choose(table.where, offers(table.schema), wanted, ("tags",))
-    names = list(dict.fromkeys(name for name in columns if name is not None))
 
     def read(size: int) -> Iterator[dict[str, Any]]:
         start = 0
-        for part in table.tables(names, size):
+        for part in table.tables(columns.named, size):
             yield chunk_values(part, columns, table.where, start)
             start += part.num_rows
 
@@ -100,9 +99,7 @@ def _npz(path: Path, where: str) -> Side:
     def read(size: int) -> Iterator[dict[str, Any]]:
         for start in range(0, len(tags), size):
             rows = slice(start, start + size)
-            # Tags in the order these items have them, as from any other file.
-            own = TagLists.from_lists([tags.of_row(i) for i in range(*rows.indices(len(tags)))])
-            yield {"tags": own} | {name: array[rows] for name, array in more.items()}
+            yield {"tags": tags.rows(rows).own()} | {name: array[rows] for name, array in more.items()}
 
     return Side(where, len(tags), Columns(), read)
 

@@ -60,7 +60,7 @@ def partial_fit(
         same rows leaves.
     X : (n, d) dask.array of a real dtype
         Features, in whatever partitions. Each block is made, used and dropped; what workers keep of a row
-        during a round is its kernel map, 8 bytes an anchor, which Dask spills to disk if it must.
+        during a round is its kernel map, 4 bytes an anchor, which Dask spills to disk if it must.
     tags : as `Chunk.of` takes them, or a dask collection of that
     word_vectors : WordVectors, optional
     client : distributed.Client, optional
@@ -164,6 +164,9 @@ class _Remote(Rows[T]):
 
     def map(self, step: Callable[..., U], *args: Any) -> Rows[U]:
         return _Remote(self._cluster, self._cluster.each(step, self._values, args))
+
+    def map_if_small(self, size: int, step: Callable[..., U], *args: Any) -> Rows[U]:
+        return self.map(step, *args)  # workers have memory of their own, and Dask spills
 
     def sum(self, step: Callable[..., Sums], *args: Any) -> Sums:
         level, client = self._cluster.each(step, self._values, args), self._cluster.client

@@ -20,6 +20,7 @@ from woh_faiss.chunks import Chunk
 from woh_faiss.code_files import write_codes
 from woh_faiss.errors import InputError
 from woh_faiss.hasher import Hasher
+from woh_faiss.inputs import arrow_values as values
 from woh_faiss.rows import BLOCK, Rows
 from woh_faiss.trainer import encoded
 
@@ -148,8 +149,9 @@ def read_parquet(
                 for group in range(parquet.num_row_groups):
                     n = parquet.metadata.row_group(group).num_rows
                     if n and not d:
-                        first = next(parquet.iter_batches(1, row_groups=[group], columns=[features]))
-                        d, dtype = _width(first[features], file), first[features].flatten().to_numpy().dtype
+                        batch = next(parquet.iter_batches(1, row_groups=[group], columns=[features]))
+                        first = _first(pa.chunked_array([batch[features]]), file)
+                        d, dtype = first.shape[1], first.dtype
                     if n:
                         block = delayed(_row_group)(str(file), group, features, d)
                         parts.append(da.from_delayed(block, (n, d), dtype))
@@ -168,11 +170,11 @@ def read_parquet(
     )
 
 
-def _width(column: Any, file: object) -> int:
-    """Length of the lists in a column of one row."""
-    if not hasattr(column, "flatten") or not len(column.flatten()):
+def _first(column: Any, file: object) -> NDArray[Any]:
+    """The features (1, d) in a column of one row."""
+    if values.kind(column.type) != "vectors" or not (row := values.features(column)).size:
         raise InputError(f"{file}: features are {column.type}, expected lists of numbers, not empty")
-    return len(column.flatten())
+    return row
 
 
 def _row_group(file: str, group: int, features: str, d: int) -> NDArray[Any]:
@@ -180,9 +182,12 @@ def _row_group(file: str, group: int, features: str, d: int) -> NDArray[Any]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as parquet:
-        column = parquet.read_row_group(group, columns=[features])[features].combine_chunks()
-    flat = column.flatten()
-    if flat.null_count or column.null_count or len(flat) != len(column) * d:
-        raise InputError(f"{file}: features of row group {group} are not all lists of {d} numbers; repair it")
-    rows: NDArray[Any] = flat.to_numpy().reshape(len(column), d)
+        column = parquet.read_row_group(group, columns=[features])[features]
+    bad = f"{file}: features of row group {group} are not all lists of {d} numbers; repair it"
+    try:
+        rows = values.features(column)
+    except InputError as error:
+        raise InputError(bad) from error
+    if rows.shape[1] != d:
+        raise InputError(bad)
     return rows

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, LockedError, StoreError
+from woh_faiss.store.database import where_in
 
 from .entries import Entry
 
@@ -36,8 +37,6 @@ _SELECT = (
     "SELECT number, id, text, metadata, tags, more, embedding FROM documents LEFT JOIN waiting USING (number)"
 )
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-#: Values in one statement; SQLite's own limit was 999 for long.
-_BATCH = 900
 
 
 class Waiting(NamedTuple):
@@ -82,13 +81,9 @@ class Shelf:
         """The documents whose `id` or `number` is among the values, by it."""
         found = {}
         with self._connected() as connection:
-            for start in range(0, len(values), _BATCH):
-                batch = list(values[start : start + _BATCH])
-                marks = ", ".join("?" * len(batch))
-                select = f"{_SELECT} WHERE {column} IN ({marks})"
-                for row in connection.execute(select, batch).fetchall():
-                    entry = self._entry(row)
-                    found[getattr(entry, column)] = entry
+            for row in where_in(connection, f"{_SELECT} WHERE {column} IN", values):
+                entry = self._entry(row)
+                found[getattr(entry, column)] = entry
         return found
 
     def every(self) -> Iterator[Entry]:
@@ -180,10 +175,7 @@ class ShelfWriting:
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of `ids` that a document has."""
-        rows = (
-            self._connection.execute("SELECT id FROM documents WHERE id = ?", (i,)).fetchone() for i in ids
-        )
-        return {row[0] for row in rows if row is not None}
+        return {id_ for (id_,) in where_in(self._connection, "SELECT id FROM documents WHERE id IN", ids)}
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Store documents; those with a known id take the old one's place.

@@ -133,9 +133,7 @@ class Shelf:
         StoreError
             There is none, its file is gone or damaged; other searches are not touched.
         """
-        if kind not in kinds.SUBLINEAR:
-            known = ", ".join(kinds.SUBLINEAR)
-            raise InputError(f"through is {validate.short(kind)}, expected one of {known}, or None")
+        _check_kind(kind, "through", ", or None")
         held = self._held.get(kind)
         if held is None or held.view is not view:
             derived = next((it for it in view.snapshot.derived if it.kind == kind), None)
@@ -194,9 +192,7 @@ def derive(store: Store, kind: str, given: Mapping[str, Any], bits: int, timeout
 
     It is built without the writer lock, which is then taken for as long as the file takes to write.
     """
-    if kind not in kinds.SUBLINEAR:
-        expected = ", ".join(kinds.SUBLINEAR)
-        raise InputError(f"kind is {validate.short(kind)}, expected one of {expected}")
+    _check_kind(kind)
     store.refresh()
     view = store.view
     seen, codes = view.snapshot, view.mapped.codes
@@ -212,10 +208,15 @@ def derive(store: Store, kind: str, given: Mapping[str, Any], bits: int, timeout
         return _put(writing, made, index)
 
 
+def _check_kind(kind: str, name: str = "kind", also: str = "") -> None:
+    if kind not in kinds.SUBLINEAR:
+        expected = ", ".join(kinds.SUBLINEAR)
+        raise InputError(f"{name} is {validate.short(kind)}, expected one of {expected}{also}")
+
+
 def _recall(through: Through, bits: int) -> float:
     scan = through.view.everything
-    alive = scan.mapped.codes if scan.allowed is None else scan.mapped.codes[scan.allowed]
-    queries = kinds.probes(alive, bits, _QUERIES)
+    queries = kinds.probes(scan.codes, bits, _QUERIES)
     k = min(_K, scan.ntotal)
     return kinds.recall(through.nearest(queries, k)[0], scan.nearest(queries, k)[0])
 
@@ -233,9 +234,8 @@ def _put(writing: Writing, made: Derived, index: Any) -> Derived:
 
 def drop(store: Store, kind: str | None, timeout: float) -> list[str]:
     """Remove the derived index of a kind, or all; the kinds that went."""
-    if kind is not None and kind not in kinds.SUBLINEAR:
-        expected = ", ".join(kinds.SUBLINEAR)
-        raise InputError(f"kind is {validate.short(kind)}, expected one of {expected}")
+    if kind is not None:
+        _check_kind(kind)
     with store.writing(timeout) as writing:
         gone = [it.kind for it in writing.state.derived if kind in (None, it.kind)]
         if kind is not None and not gone:

@@ -58,9 +58,7 @@ class Exported:
 def _alive(view: View) -> tuple[NDArray[np.uint8], Rows]:
     """Codes and ids of the items that can be found, in their order."""
     rows = view.everything.allowed
-    if rows is None:
-        return view.mapped.codes, np.asarray(view.ids, np.int64)
-    return view.mapped.codes[rows], np.asarray(view.ids[rows], np.int64)
+    return view.everything.codes, np.asarray(view.ids if rows is None else view.ids[rows], np.int64)
 
 
 def in_memory(view: View, kind: str, given: Mapping[str, Any], bits: int) -> Any:

@@ -90,6 +90,11 @@ class Scan:
         """Rows that an answer may have."""
         return self.rows if self.allowed is None else int(np.count_nonzero(self.allowed))
 
+    @property
+    def codes(self) -> NDArray[np.uint8]:
+        """Codes that an answer may have, (ntotal, d // 8), in their order; a copy where not all may."""
+        return self.mapped.codes if self.allowed is None else self.mapped.codes[self.allowed]
+
     def among(self, allowed: NDArray[np.bool_]) -> Scan:
         """The same with only those rows that are `allowed`, too."""
         return Scan(self.mapped, allowed if self.allowed is None else self.allowed & allowed)
@@ -219,7 +224,7 @@ class Scan:
         rows = np.arange(self.rows) if self.allowed is None else np.flatnonzero(self.allowed)
         index = faiss.IndexBinaryFlat(8 * self.mapped.codes.shape[1])
         if len(rows):
-            index.add(np.ascontiguousarray(self.mapped.codes[rows]))
+            index.add(np.ascontiguousarray(self.codes))
         return index, rows.astype(np.int64)
 
     @cached_property
