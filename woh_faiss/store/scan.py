@@ -166,12 +166,15 @@ class Scan:
 
     def _parts(self, codes: NDArray[np.uint8], rows: int) -> Iterator[tuple[NDArray[np.uint8], bool]]:
         """The queries in parts that Faiss is soon done with, and whether it should use one thread."""
-        # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
-        alone = len(codes) == 1 or len(codes) * rows < _SMALL
-        words = -(-codes.shape[1] // 8)
-        size = max(1, _AT_ONCE // max(1, rows * words))
+        alone, size = self._shared(codes, rows)
         for start in range(0, len(codes), size):
             yield codes[start : start + size], alone
+
+    def _shared(self, codes: NDArray[np.uint8], rows: int) -> tuple[bool, int]:
+        """Whether Faiss should use one thread, and for how many queries at once."""
+        n, width = codes.shape
+        # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
+        return n == 1 or n * rows < _SMALL, max(1, _AT_ONCE // max(1, rows * -(-width // 8)))
 
     def _all(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
         """Among all rows."""
@@ -191,13 +194,15 @@ class Scan:
         self, index: Any, codes: NDArray[np.uint8], k: int, rows: int, **named: Any
     ) -> tuple[Distances, Rows]:
         """What Faiss answers, for k up to the number of rows."""
+        alone, size = self._shared(codes, rows)
+        if len(codes) <= size:  # most often; what a loop takes beside shows in a single query
+            with threads(alone):
+                one: tuple[Distances, Rows] = index.search(codes, k, **named)
+            return one
         found = []
-        for some, alone in self._parts(codes, rows):
+        for some, _ in self._parts(codes, rows):
             with threads(alone):
                 found.append(index.search(some, k, **named))
-        if len(found) == 1:
-            one: tuple[Distances, Rows] = found[0]
-            return one
         D, I = zip(*found, strict=True)
         return np.concatenate(D), np.concatenate(I)
 
