@@ -117,7 +117,7 @@ def test_statistics_of_the_kernel_are_remade_exactly():
         woh.partial_fit(*chunk)
         signs.append(codes.unpack(woh.codes_).astype(float))
     phi = woh.hasher_.kernel.map(np.vstack([X for X, _ in chunks]))
-    assert_allclose(woh.state()["C3"], phi.T @ phi, rtol=1e-5, atol=1e-5)
+    assert_allclose(woh._fitted.stats.C3, phi.T @ phi, rtol=1e-5, atol=1e-5)
     assert_allclose(woh.state()["C2"], np.vstack(signs).T @ phi, rtol=1e-5, atol=1e-5)
     gradient = phi.T @ (phi @ woh.hasher_.P - np.vstack(signs)) + woh.config.alpha * woh.hasher_.P
     assert_allclose(gradient, 0, atol=1e-4)

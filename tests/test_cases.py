@@ -177,7 +177,7 @@ def test_nothing_is_appended_through_a_flipped_byte(index, name):
     (index.path / name).write_bytes(data)
     for grow in (lambda index: index.update(*tagged(1)), lambda index: index.add(tagged(1)[0])):
         with WOHIndex.open(index.path) as damaged:
-            with pytest.raises(StoreError, match=rf"{name} is damaged \(its SHA-256 is not the one"):
+            with pytest.raises(StoreError, match=rf"{name} is damaged \("):
                 grow(damaged)
             assert damaged.ntotal == 40
 

@@ -315,3 +315,32 @@ def test_a_damaged_array_is_a_chunk_or_an_input_error(tmp_path_factory, which, f
         members[key] if whole_file else zip_bytes([(f"{k}.npy", data) for k, data in members.items()])
     )
     chunk_or_input_error(path)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12.0).reshape(3, 4),
+        np.asfortranarray(np.arange(12).reshape(3, 4)),
+        np.arange(24, dtype=">i2").reshape(2, 3, 4)[:, ::-1, ::2],
+        np.array(3.5),
+        np.array(True),
+        np.empty((0, 5), np.float32),
+        np.array(["a", "ü€"]),
+        np.array(["2026-11-28"], "M8[D]"),
+        np.array([1 + 2j]),
+        np.array([""], "U0"),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_write_npz_writes_what_numpy_reads_and_the_same_bytes_each_time(tmp_path, array):
+    written = []
+    for name in ("a.npz", "b.npz"):
+        with (tmp_path / name).open("wb") as file:
+            chunk_files.write_npz(file, {"one": array, "two": array})
+        written.append((tmp_path / name).read_bytes())
+    assert written[0] == written[1]
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as found:
+        for name in ("one", "two"):
+            np.testing.assert_array_equal(found[name], array)
+            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import zipfile
 
 import faiss
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.testing import assert_array_equal
 from store_worker import chunk, commit, dump, faiss_bytes
 
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import Item, Snapshot, Store, catalog, database, files
+from woh_faiss.store import Item, Model, Snapshot, Store, catalog, database, files
 
 
 def naive_search(codes, ids, queries, k):
@@ -179,9 +180,8 @@ def test_everything_a_round_was_given_comes_back(store):
     )
     assert first.time <= second.time
     anchors = hashlib.sha256((store.path / "anchors.npy").read_bytes()).hexdigest()
-    directory = store.model().directory
-    now = (2013, 0, anchors, directory)
-    assert store.snapshot == Snapshot(2, 10, 10, "model-1.npz", first.fingerprint, *now)
+    assert store.snapshot == Snapshot(2, 10, 10, "model-1.npz", first.fingerprint, 2013, 0, anchors)
+    assert store.model().fingerprint == first.fingerprint
     assert_array_equal(store.anchors(), np.arange(6.0).reshape(3, 2))
     assert isinstance(store.anchors(), np.memmap)
     assert sorted(store.model()) == ["P", "round"]
@@ -204,7 +204,24 @@ def test_checksum_and_fingerprint_are_of_the_bytes_on_disk(store):
         40:
     ]
     assert last.checksum == hashlib.sha256(appended).hexdigest()
-    assert last.fingerprint == hashlib.sha256((store.path / "model-2.npz").read_bytes()).hexdigest()
+    rest = (store.path / "model-2.npz").read_bytes()
+    with zipfile.ZipFile(store.path / "model-2.npz") as archive:
+        for name in archive.namelist():  # each array occurs once
+            before, found, after = rest.partition(archive.read(name))
+            assert found
+            rest = before + after
+    assert last.fingerprint == hashlib.sha256(rest).hexdigest()
+
+
+def test_every_byte_of_a_model_is_covered_by_its_fingerprint_or_a_crc(store):
+    commit(store, **chunk(1))
+    path, fingerprint = store.path / "model-1.npz", store.snapshot.fingerprint
+    sound = path.read_bytes()
+    Model(path).check(fingerprint)
+    for place in range(len(sound)):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1 << place % 8]) + sound[place + 1 :])
+        with pytest.raises(StoreError, match=r"model-1.npz is damaged \("):
+            Model(path).check(fingerprint)
 
 
 def test_the_same_arrays_give_the_same_model_file(tmp_path):
@@ -622,7 +639,7 @@ DAMAGE = {
     "no table": (lambda p: sql(p / "catalog.db", "DROP TABLE rounds"), "cannot be used.*no such table"),
     "newer": (
         lambda p: sql(p / "catalog.db", "PRAGMA user_version = 9"),
-        "format 9.*up to 2: upgrade woh-faiss",
+        "format 9.*up to 3: upgrade woh-faiss",
     ),
 }
 

@@ -156,7 +156,7 @@ class Npz:
     """
 
     def __init__(self, stream: IO[bytes], where: str, keys: Collection[str] | None = None) -> None:
-        self._where = where
+        self._stream, self._where = stream, where
         self._members: dict[str, zipfile.ZipInfo] = {}
         with _damage_is_input_error(where):
             self._archive = zipfile.ZipFile(stream)
@@ -178,11 +178,26 @@ class Npz:
         """Keys of the arrays, as np.savez was given them."""
         return list(self._members)
 
-    @property
     def digest(self) -> str:
-        """SHA-256, in hex, of the arrays' names, places, sizes and CRCs, which `read` compares."""
-        told = [(i.filename, i.header_offset, i.file_size, i.CRC) for i in self._archive.infolist()]
-        return hashlib.sha256(repr(told).encode()).hexdigest()
+        """SHA-256, in hex, of all bytes but those of the arrays, whose CRCs are among the others."""
+        sha, at = hashlib.sha256(), 0
+        with _damage_is_input_error(self._where):
+            for info in sorted(self._archive.infolist(), key=lambda info: info.header_offset):
+                self._stream.seek(at)
+                head = self._stream.read(max(info.header_offset - at, 0) + 30)
+                sha.update(head + self._stream.read(sum(struct.unpack("<HH", head[-4:]))))
+                at = self._stream.tell() + info.compress_size
+            self._stream.seek(at)
+            sha.update(self._stream.read())
+        return sha.hexdigest()
+
+    def check(self) -> None:
+        """InputError unless every array's CRC is right."""
+        with _damage_is_input_error(self._where):
+            if (name := self._archive.testzip()) is not None:
+                raise InputError(
+                    f"{self._where}: key '{name.removesuffix('.npy')}' has another CRC; copy it again"
+                )
 
     def read(self, key: str) -> NDArray[Any]:
         """One array, its CRC compared; InputError if it is damaged."""
@@ -266,4 +281,7 @@ def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
         for name in sorted(arrays):
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             with archive.open(entry, "w", force_zip64=True) as member:
-                npy.write_array(member, arrays[name], allow_pickle=False)
+                array = np.asarray(arrays[name], order="C")
+                npy.write_array_header_1_0(member, npy.header_data_from_array_1_0(array))
+                if array.nbytes:  # npy.write_array would copy it first
+                    member.write(array.reshape(-1).view(np.uint8).data)

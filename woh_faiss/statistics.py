@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 
 from .errors import InputError
 from .rows import Sums
+from .triangles import lower, stored_symmetric
 from .validate import stored
 
 Matrix = NDArray[np.float64]
@@ -81,16 +82,20 @@ class Statistics:
         return replace(self, D2=widen(self.D2, c))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Every field by name, for the model file."""
-        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+        """Every field by name, for the model file: of C3, by far the largest, the lower triangle."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)} | {
+            "C3": lower(self.C3)
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Statistics:
         """The inverse of `arrays`; InputError where they cannot be those of statistics."""
         values: dict[str, Any] = {
-            field.name: stored(arrays, field.name, 0 if field.name == "n" else 2) for field in fields(cls)
+            field.name: stored(arrays, field.name, 2)
+            for field in fields(cls)
+            if field.name not in ("C3", "n")
         }
-        values["n"] = int(values["n"])
+        values["C3"], values["n"] = stored_symmetric(arrays, "C3"), int(stored(arrays, "n", 0))
         if values["n"] < 0:
             raise InputError(f"it has learned from {values['n']} items, which cannot be")
         return cls(**values)

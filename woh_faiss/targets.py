@@ -19,6 +19,7 @@ from scipy.sparse import coo_array, csr_array
 from .errors import InputError
 from .rows import Sums
 from .solver import factor, squared_lengths
+from .triangles import lower, stored_symmetric
 from .validate import stored
 
 Matrix = NDArray[np.float64]
@@ -226,18 +227,24 @@ class TagSide:
         return replace(self, C=csr_array((0, 0)), TT=np.zeros((0, 0)), TB=np.zeros((0, 0)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Every field by name, the sparse one as its three parts."""
+        """Every field by name, the sparse one as its three parts, TT as the triangle that `factor` reads."""
         plain = {
             field.name: np.asarray(getattr(self, field.name)) for field in fields(self) if field.name != "C"
         }
-        parts = {"C_data": self.C.data, "C_indices": self.C.indices, "C_indptr": self.C.indptr}
+        plain["TT"] = lower(self.TT)
+        parts = {
+            "C_data": self.C.data,
+            "C_indices": self.C.indices.astype(np.int32),
+            "C_indptr": self.C.indptr,
+        }
         return {f"tags_{name}": value for name, value in {**plain, **parts}.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TagSide:
         """The inverse of `arrays`; InputError where they cannot be those of a tag side."""
-        dimensions = {"y_mean": 1, "z_mean": 1, "a": 0, "q": 0, "z_scale": 0, "M": 2, "TT": 2, "TB": 2}
+        dimensions = {"y_mean": 1, "z_mean": 1, "a": 0, "q": 0, "z_scale": 0, "M": 2, "TB": 2}
         values: dict[str, Any] = {name: stored(arrays, f"tags_{name}", n) for name, n in dimensions.items()}
+        values["TT"] = stored_symmetric(arrays, "tags_TT")
         for name in ("a", "q", "z_scale"):
             values[name] = float(values[name])
         if not values["z_scale"] > 0:

@@ -52,8 +52,9 @@ def _named(connection: sqlite3.Connection, name: str) -> Any:
 def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
     found = cells.parsed("meta.state", _named(connection, "state"), dict)
+    found.pop("directories", None)  # what format 2 told models apart by
     counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "derivations")
-    if not set(found) <= {"models", "anchors", "directories", "derived", *counts}:
+    if not set(found) <= {"models", "anchors", "derived", *counts}:
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
     if not isinstance(found.get("models"), list):
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, expected a list of models")
@@ -61,9 +62,6 @@ def read_state(connection: sqlite3.Connection) -> State:
         cells.model_file("meta.state.models", name)
     if not isinstance(found.get("anchors"), str | None):
         raise sqlite3.DatabaseError("meta.state has anchors that are not a SHA-256")
-    directories = found.get("directories", {})
-    if not isinstance(directories, dict) or not all(isinstance(it, str) for it in directories.values()):
-        raise sqlite3.DatabaseError(f"meta.state has the directories {short(directories)}")
     for name in counts:
         # The largest id of all is followed by one that SQLite could not hold.
         last = name == "next_id" and found.get(name) == 2**63
@@ -117,10 +115,9 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
         )
     if model is not None:
         cells.model_file("rounds.model", model)
-    directory = None if model is None else state.directories.get(model)
     if any(it.rows > rows for it in state.derived):
         raise sqlite3.DatabaseError(f"meta.state.derived has more rows than the {rows} there are")
-    now = state.next_id, state.generation, state.anchors, directory, tuple(state.derived)
+    now = state.next_id, state.generation, state.anchors, tuple(state.derived)
     return Snapshot(number, rows, ntotal, model, fingerprint, *now)
 
 
@@ -159,8 +156,11 @@ def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]
 
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
     """(column, tag, count, vector) of every tag, by column; those without one last."""
-    select = 'SELECT "column", tag, count, vector FROM tags ORDER BY "column" IS NULL, "column", tag'
-    kinds = cells.some(cells.TAG, "column", "tag", "count", "vector")
+    joined = "" if version(connection) < 3 else "LEFT JOIN vectors USING (tag)"
+    select = (
+        f'SELECT "column", tag, count, vector FROM tags {joined} ORDER BY "column" IS NULL, "column", tag'  # noqa: S608
+    )
+    kinds = {**cells.some(cells.TAG, "column", "tag", "count"), **cells.VECTOR}
     return cells.all_typed("tags", connection.execute(select), kinds)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from json.encoder import encode_basestring_ascii
+from typing import Any, TypeVar, get_args
 
 from woh_faiss.validate import short
 
@@ -20,9 +21,11 @@ Kinds = Mapping[str, Any]
 
 ITEM: Kinds = {"row": COUNT, "id": COUNT, "key": str | None, "tags": str | None, "round": COUNT}
 REMOVED: Kinds = {**ITEM, "removed": COUNT}
-TAG: Kinds = {"tag": str, "column": int | None, "count": COUNT, "vector": bytes | None}
+TAG: Kinds = {"tag": str, "column": int | None, "count": COUNT}
+VECTOR: Kinds = {"vector": bytes | None}
 MISFIT: Kinds = {"id": COUNT, "round": COUNT, "bits": COUNT}
-UNDO: Kinds = {"round": COUNT, "tag": str, "column": int | None, "count": int | None}
+UNDO: Kinds = {"round": COUNT, "tags": str}
+WERE: Kinds = {"tag": str, "column": int | None, "count": int | None}
 ROUND: Kinds = {
     **{"round": COUNT, "time": float, "kind": str, "n": COUNT, "removed": COUNT, "ntotal": COUNT},
     **{"trained": COUNT, "first_row": COUNT, "end_row": COUNT, "checksum": str, "model": str | None},
@@ -46,7 +49,19 @@ def typed(table: str, row: tuple[Any, ...], kinds: Kinds) -> tuple[Any, ...]:
 
 def all_typed(table: str, rows: Iterable[tuple[Any, ...]], kinds: Kinds) -> list[Any]:
     """Every row, if its cells are of these kinds."""
-    return [typed(table, row, kinds) for row in rows]
+    found = list(rows)
+    # Column by column, which is quick; what does not fit is then looked for row by row.
+    if not all(map(_all_of, kinds.values(), zip(*found, strict=True))):
+        found = [typed(table, row, kinds) for row in found]
+    return found
+
+
+def _all_of(kind: Any, column: tuple[Any, ...]) -> bool:
+    """Whether every value is of just this kind, no subclass of it."""
+    types = set(map(type, column))
+    if kind is COUNT:
+        return types == {int} and min(column) >= 0 and max(column) < 2**63
+    return types <= set(get_args(kind) or (kind,))
 
 
 def some(kinds: Kinds, *columns: str) -> Kinds:
@@ -76,6 +91,19 @@ def texts(where: str, text: str | None) -> list[str]:
     if not all(isinstance(tag, str) for tag in found):
         raise sqlite3.DatabaseError(f"{where} is {short(text)}, expected a list of text")
     return found
+
+
+def were(text: str) -> list[tuple[str, int | None, int | None]]:
+    """What a round found of the tags it touched: (tag, column, count) each, count None for a new tag."""
+    entries = [listed("undo.tags", it) for it in parsed("undo.tags", text, list)]
+    if not all(len(it) == len(WERE) for it in entries):
+        raise sqlite3.DatabaseError(f"undo.tags is {short(text)}, expected [tag, column, count] each")
+    return all_typed("undo", map(tuple, entries), WERE)
+
+
+def of_texts(tags: Sequence[str]) -> str | None:
+    """What `texts` reads; json.dumps would make an encoder for each item."""
+    return f"[{', '.join(map(encode_basestring_ascii, tags))}]" if len(tags) else None
 
 
 def numbers(where: str, text: str | None) -> dict[str, Any] | None:

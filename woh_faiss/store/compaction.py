@@ -7,6 +7,7 @@ the old ones.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from .writing import Writing
 #: Rows read or written at a time.
 _BLOCK = 1 << 18
 #: What is changed as a whole.
-_TABLES = ("rounds", "items", "removed", "tags", "undo", "misfits")
+_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "misfits")
 
 
 def compact(writing: Writing) -> int:
@@ -151,7 +152,7 @@ def rollback(writing: Writing, number: int) -> None:
         _restore_tags(run, number)
         run.execute("DELETE FROM rounds WHERE round > ?", (number,))
         run.execute("UPDATE rounds SET ntotal = (SELECT count(*) FROM items) WHERE round = ?", (number,))
-        state.keep([name for name in state.models if schema.model_round(name) <= number])
+        state.models = [name for name in state.models if schema.model_round(name) <= number]
         if state.anchors_round > number:
             state.anchors, state.anchors_round = None, 0
         ledger.renew(*_TABLES)
@@ -194,9 +195,12 @@ def _forget_tags(run: sqlite3.Connection) -> None:
     private = carried & unlearned
     if private:
         private -= _tags_of(run, "items")
-    for tag in private:
-        run.execute("DELETE FROM tags WHERE tag = ?", (tag,))
-        run.execute("DELETE FROM undo WHERE tag = ?", (tag,))
+    if not private:
+        return
+    run.executemany("DELETE FROM tags WHERE tag = ?", ((tag,) for tag in private))
+    for number, text in cells.all_typed("undo", run.execute("SELECT round, tags FROM undo"), cells.UNDO):
+        kept = [entry for entry in cells.were(text) if entry[0] not in private]
+        run.execute("UPDATE undo SET tags = ? WHERE round = ?", (json.dumps(kept), number))
 
 
 def _tags_of(run: sqlite3.Connection, table: str) -> set[str]:
@@ -206,12 +210,15 @@ def _tags_of(run: sqlite3.Connection, table: str) -> set[str]:
 
 def _restore_tags(run: sqlite3.Connection, number: int) -> None:
     """Columns and counts as they were before the first round after `number` that touched each tag."""
-    first = 'SELECT tag, min(round), "column", count FROM undo WHERE round > ? GROUP BY tag'
-    for tag, _, column, count in run.execute(first, (number,)).fetchall():
+    select = "SELECT round, tags FROM undo WHERE round > ? ORDER BY round DESC"
+    before: dict[str, tuple[int | None, int | None]] = {}
+    for _, text in cells.all_typed("undo", run.execute(select, (number,)), cells.UNDO):
+        before |= {tag: (column, count) for tag, column, count in cells.were(text)}
+    for tag, (column, count) in before.items():
         if count is None:
             run.execute("DELETE FROM tags WHERE tag = ?", (tag,))
         else:
             run.execute('UPDATE tags SET "column" = ?, count = ? WHERE tag = ?', (column, count, tag))
-            if column is None:
-                run.execute("UPDATE tags SET vector = NULL WHERE tag = ?", (tag,))
+        if column is None:
+            run.execute("DELETE FROM vectors WHERE tag = ?", (tag,))
     run.execute("DELETE FROM undo WHERE round > ?", (number,))

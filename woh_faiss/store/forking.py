@@ -50,12 +50,21 @@ gate = _Gate()
 os.register_at_fork(before=gate.before_fork, after_in_parent=gate.after_fork, after_in_child=gate.after_fork)
 
 
-class _Cursor(sqlite3.Cursor):
-    """Its calls are inside the gate, one by one."""
+#: Rows fetched at once: many enough that passing the gate costs little.
+_BATCH = 256
 
-    def __next__(self) -> Any:
+
+class _Cursor(sqlite3.Cursor):
+    """Its calls are inside the gate, one by one; its rows, as they are iterated over, a batch at a time."""
+
+    def __iter__(self) -> Any:
+        while rows := self.fetchmany(_BATCH):
+            yield from rows
+
+    def fetchmany(self, size: int | None = 1) -> list[Any]:
+        """The next rows, at most `size`."""
         with gate:
-            return super().__next__()
+            return super().fetchmany(size)
 
     def fetchone(self) -> Any:
         """The next row or None."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from . import cells
@@ -57,29 +58,31 @@ class Ledger:
 
     def put_tags(self, rows: Sequence[tuple[str, int | None, int, bytes | None]], number: int) -> None:
         """New and changed tags (tag, column, count, vector), and what round `number` found in their place."""
-        tags = [tag for tag, *_ in rows]
-        before = self._tags(tags)
+        now = {tag: (tag, column, count) for tag, column, count, _ in rows}
+        select = 'SELECT tag, "column", count FROM tags WHERE tag IN'
+        found = cells.all_typed("tags", where_in(self._run, select, now), cells.TAG)
+        were = {tag: (tag, column, count) for tag, column, count in found}
         self._run.executemany(
-            'INSERT INTO tags (tag, "column", count, vector) VALUES (?, ?, ?, ?) ON CONFLICT (tag) '
-            'DO UPDATE SET "column" = excluded."column", count = excluded.count, vector = excluded.vector',
-            rows,
+            'INSERT INTO tags (tag, "column", count) VALUES (?, ?, ?) ON CONFLICT (tag) '
+            'DO UPDATE SET "column" = excluded."column", count = excluded.count',
+            now.values(),
         )
-        self._sums.change("tags", gone=before, new=self._tags(tags))
-        were = {tag: (column, count) for tag, column, count, _ in before}
-        undo = [(number, tag, *were.get(tag, (None, None))) for tag in dict.fromkeys(tags)]
-        self._run.executemany('INSERT INTO undo (round, tag, "column", count) VALUES (?, ?, ?, ?)', undo)
-        self._sums.change("undo", new=undo)
-
-    def _tags(self, tags: Iterable[str]) -> list[tuple[Any, ...]]:
-        select = 'SELECT tag, "column", count, vector FROM tags WHERE tag IN'
-        return cells.all_typed("tags", where_in(self._run, select, dict.fromkeys(tags)), cells.TAG)
+        self._sums.change("tags", gone=were.values(), new=now.values())
+        # A vector comes with the column, and stays.
+        placed = {tag for tag, column, _ in found if column is not None}
+        vectors = {tag: vector for tag, *_, vector in rows if vector is not None and tag not in placed}
+        self._run.executemany("INSERT INTO vectors (tag, vector) VALUES (?, ?)", vectors.items())
+        self._sums.change("vectors", new=vectors.items())
+        if now:
+            undo = number, json.dumps([were.get(tag, (tag, None, None)) for tag in now])
+            self._run.execute("INSERT INTO undo (round, tags) VALUES (?, ?)", undo)
+            self._sums.change("undo", new=[undo])
 
     def forget_undo(self, restorable: int) -> None:
         """Drop what no rollback can need: it would go back beyond round `restorable`."""
-        select = 'SELECT round, tag, "column", count FROM undo WHERE round <= ?'
-        gone = cells.all_typed("undo", self._run.execute(select, (restorable,)), cells.UNDO)
+        found = self._run.execute("SELECT round, tags FROM undo WHERE round <= ?", (restorable,))
+        self._sums.change("undo", gone=cells.all_typed("undo", found, cells.UNDO))
         self._run.execute("DELETE FROM undo WHERE round <= ?", (restorable,))
-        self._sums.change("undo", gone=gone)
 
     def spend(self, digests: Sequence[bytes]) -> None:
         """Ids that are erased and not to be used again; some may be known as such."""

@@ -26,8 +26,14 @@ def create(path: Path, meta: dict[str, str]) -> None:
 
 def migrate(connection: sqlite3.Connection) -> None:
     """Make the tables of an older format this one's, within the transaction that is open."""
-    if catalog.version(connection) == schema.FORMAT:
-        return
+    found = catalog.version(connection)
+    if found == 1:
+        _from_1(connection)
+    elif found == 2:
+        _from_2(connection)
+
+
+def _from_1(connection: sqlite3.Connection) -> None:
     state, newest = catalog.read_state(connection), catalog.snapshot(connection)
     for statement in schema.FROM_1:
         connection.execute(statement)
@@ -38,6 +44,15 @@ def migrate(connection: sqlite3.Connection) -> None:
         state.auto_end = newest.next_id
     catalog.write_state(connection, state)
     _finish(connection)
+
+
+def _from_2(connection: sqlite3.Connection) -> None:
+    found = sums.Sums(connection)
+    found.check("meta", "tags", "undo")  # new sums would hide what happened to them
+    for statement in schema.FROM_2:
+        connection.execute(statement)
+    found.renew("tags", "vectors", "undo")
+    found.store()
 
 
 def _finish(connection: sqlite3.Connection) -> None:

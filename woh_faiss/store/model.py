@@ -55,12 +55,10 @@ class _Held:
         with forking.gate, self._lock, files.failures(self.path.parent, "read"):
             self._file.seek(0)
             if hashlib.file_digest(self._file, "sha256").hexdigest() != fingerprint:
-                raise self._another()
-
-    def _another(self) -> StoreError:
-        return StoreError(
-            f"{self.path} is damaged (its SHA-256 is not the one in the catalogue); restore it from a backup"
-        )
+                raise StoreError(
+                    f"{self.path} is damaged (its SHA-256 is not the one in the catalogue); "
+                    "restore it from a backup"
+                )
 
 
 class Model(_Held, Mapping[str, NDArray[Any]]):
@@ -77,18 +75,21 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
         return self._npz
 
     @property
-    def directory(self) -> str:
-        """What tells this file from any other, without reading it: see `Npz.digest`."""
-        with forking.gate, self._lock:
-            return self._archive().digest
+    def fingerprint(self) -> str:
+        """What tells this file from any other, its arrays not read: `Npz.digest`."""
+        with forking.gate, self._lock, self.damage():
+            return self._archive().digest()
 
-    def check_directory(self, expected: str) -> None:
-        """StoreError unless its arrays are, by name, place, size and CRC, those that were committed.
+    def check_identity(self, fingerprint: str | None) -> None:
+        """StoreError unless this is the file that was committed, each array as far as it is read."""
+        if self.fingerprint != fingerprint:
+            super().check(fingerprint)  # before format 3 it was of all bytes
 
-        Each array's CRC is compared when it is read.
-        """
-        if self.directory != expected:
-            raise self._another()
+    def check(self, fingerprint: str | None) -> None:
+        """StoreError unless this is the file that was committed, every array of it."""
+        self.check_identity(fingerprint)
+        with forking.gate, self._lock, self.damage():
+            self._archive().check()
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         with forking.gate, self._lock:

@@ -54,15 +54,13 @@ class Snapshot:
     model : str or None
         Name of the newest model file.
     fingerprint : str or None
-        SHA-256 of its bytes, in hex.
+        Its `Model.fingerprint`.
     next_id : int
         The largest id ever used, plus 1.
     generation : int
         How often codes and ids were written anew, by `compact` or `rollback`.
     anchors : str or None
         SHA-256 of the anchors' file, if they have one.
-    directory : str or None
-        `Npz.digest` of the model file; None where an older format did not keep it.
     derived : tuple of Derived
     """
 
@@ -74,7 +72,6 @@ class Snapshot:
     next_id: int
     generation: int = 0
     anchors: str | None = None
-    directory: str | None = None
     derived: tuple[Derived, ...] = ()
 
 
@@ -99,7 +96,7 @@ class Round:
     checksum : str
         SHA-256 of these rows' code bytes followed by their id bytes, in hex.
     model, fingerprint : str or None
-        Model file in force after the round and the SHA-256 of its bytes.
+        Model file in force after the round and its `Model.fingerprint`; before format 3 SHA-256 of its bytes.
     chunk_hash : str
         The caller's own hash of the chunk.
     seconds : float
@@ -156,8 +153,6 @@ class State:
         Every id below it was used: up to here only the store gave ids.
     restorable : int
         The earliest round that the tags can be put back to.
-    directories : dict
-        `Npz.digest` of each file in `models`.
     derived : list of Derived
         At most one a kind, of the generation that is in place.
     derivations : int
@@ -171,14 +166,8 @@ class State:
     next_id: int = 0
     auto_end: int = 0
     restorable: int = 0
-    directories: dict[str, str] = field(default_factory=dict)
     derived: list[Derived] = field(default_factory=list)
     derivations: int = 0
-
-    def keep(self, models: list[str]) -> None:
-        """These are the model files from now on; an older format knew nothing of their directories."""
-        self.models = models
-        self.directories = {name: self.directories[name] for name in models if name in self.directories}
 
     def text(self) -> str:
         """As JSON."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Raised by one with every change an older package could not read; kept in ``PRAGMA user_version``.
-FORMAT = 2
+FORMAT = 3
 #: ``PRAGMA application_id``: tells our catalogue from any other SQLite file ("WOHI").
 APPLICATION_ID = 0x574F4849
 
@@ -84,15 +84,15 @@ CREATE TABLE removed (
     "CREATE INDEX removed_key ON removed (key) WHERE key IS NOT NULL",
 )
 
-# What rollback puts back: column and count that a tag had before a round, count NULL where it was not there.
-_UNDO = """
-CREATE TABLE undo (
-    round INTEGER NOT NULL,
-    tag TEXT NOT NULL,
-    "column" INTEGER,
-    count INTEGER,
-    PRIMARY KEY (round, tag)
-) WITHOUT ROWID"""
+# The word vectors of tags, once they are known; long and never changed, so apart from the counts.
+_TAGS = (
+    'CREATE TABLE tags (tag TEXT PRIMARY KEY, "column" INTEGER, count INTEGER NOT NULL) WITHOUT ROWID',
+    "CREATE TABLE vectors (tag TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID",
+)
+
+# What rollback puts back: a JSON array of [tag, column, count] as they were before the round that touched
+# them, count null where a tag was not there.
+_UNDO = "CREATE TABLE undo (round INTEGER PRIMARY KEY, tags TEXT NOT NULL)"
 
 # Ids that `compact` erased, as keyed digests of 8 bytes: enough to refuse an id that comes again.
 _SPENT = "CREATE TABLE spent (digest BLOB PRIMARY KEY) WITHOUT ROWID"
@@ -103,8 +103,7 @@ _MISFITS = "CREATE TABLE misfits (id INTEGER PRIMARY KEY, round INTEGER NOT NULL
 #: What makes an empty catalogue.
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    'CREATE TABLE tags (tag TEXT PRIMARY KEY, "column" INTEGER, count INTEGER NOT NULL, vector BLOB) '
-    "WITHOUT ROWID",
+    *_TAGS,
     _ROUNDS,
     *_ITEMS,
     _UNDO,
@@ -114,14 +113,28 @@ SCHEMA = (
     f"PRAGMA user_version = {FORMAT}",
 )
 
-#: What makes a catalogue of format 2 of one of format 1, where nothing was ever removed.
+#: What makes a catalogue of format 3 of one of format 2.
+FROM_2 = (
+    "ALTER TABLE tags RENAME TO tags_2",
+    "ALTER TABLE undo RENAME TO undo_2",
+    *_TAGS,
+    _UNDO,
+    'INSERT INTO tags SELECT tag, "column", count FROM tags_2',
+    "INSERT INTO vectors SELECT tag, vector FROM tags_2 WHERE vector IS NOT NULL",
+    'INSERT INTO undo SELECT round, json_group_array(json_array(tag, "column", count)) FROM undo_2 '
+    "GROUP BY round",
+    "DROP TABLE tags_2",
+    "DROP TABLE undo_2",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+#: What makes a catalogue of format 3 of one of format 1, where nothing was ever removed.
 FROM_1 = (
     "ALTER TABLE rounds RENAME TO rounds_1",
     "ALTER TABLE items RENAME TO items_1",
     "DROP INDEX items_key",
     _ROUNDS,
     *_ITEMS,
-    _UNDO,
     _SPENT,
     _MISFITS,
     "INSERT INTO rounds SELECT round, time, kind, n, 0, ntotal, trained, first_row, ntotal, checksum, model, "
@@ -129,5 +142,6 @@ FROM_1 = (
     "INSERT INTO items SELECT id, row, key, tags, round FROM items_1",
     "DROP TABLE rounds_1",
     "DROP TABLE items_1",
-    f"PRAGMA user_version = {FORMAT}",
+    'CREATE TABLE undo (round, tag, "column", count)',
+    *FROM_2,
 )

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from . import cells
+from . import catalog, cells
 
 #: What is summed, by table; the sums themselves are the row "sums" of `meta`.
 SELECTS = {
@@ -21,9 +21,15 @@ SELECTS = {
     "rounds": "SELECT * FROM rounds",
     "items": "SELECT row, id, key, tags, round FROM items",
     "removed": "SELECT row, id, key, tags, round, removed FROM removed",
-    "tags": 'SELECT tag, "column", count, vector FROM tags',
+    "tags": 'SELECT tag, "column", count FROM tags',
+    "vectors": "SELECT tag, vector FROM vectors",
     "spent": "SELECT digest FROM spent",
     "misfits": "SELECT id, round, bits FROM misfits",
+    "undo": "SELECT round, tags FROM undo",
+}
+#: The same of format 2.
+SELECTS_2 = {table: select for table, select in SELECTS.items() if table != "vectors"} | {
+    "tags": 'SELECT tag, "column", count, vector FROM tags',
     "undo": 'SELECT round, tag, "column", count FROM undo',
 }
 _MODULUS = 1 << 128
@@ -31,13 +37,17 @@ _MODULUS = 1 << 128
 
 def of(rows: Iterable[tuple[Any, ...]]) -> int:
     """The sum of `rows`, each a tuple of what SQLite holds."""
-    hashes = (hashlib.sha256(repr(row).encode()).digest()[:16] for row in rows)
-    return sum(int.from_bytes(digest) for digest in hashes) % _MODULUS
+    return sum(int.from_bytes(hashlib.sha256(repr(row).encode()).digest()[:16]) for row in rows) % _MODULUS
+
+
+def selects(connection: sqlite3.Connection) -> dict[str, str]:
+    """What is summed of a catalogue of this format."""
+    return SELECTS_2 if catalog.version(connection) == 2 else SELECTS
 
 
 def of_table(connection: sqlite3.Connection, table: str) -> int:
     """The sum of a whole table."""
-    return of(connection.execute(SELECTS[table]))
+    return of(connection.execute(selects(connection)[table]))
 
 
 class Sums:

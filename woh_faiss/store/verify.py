@@ -14,7 +14,7 @@ from woh_faiss.errors import LockedError, StoreError, WOHError
 
 from . import catalog, codefile, database, derived, files, kinds, schema, sums
 from .compaction import mapped
-from .model import Npy
+from .model import Model, Npy
 from .records import Snapshot, State
 from .settling import strays
 
@@ -98,7 +98,7 @@ class _Check:
         known = sums.Sums(run).values
         if not known and catalog.version(run) == 1:
             return  # format 1 had none
-        for table in sums.SELECTS:
+        for table in sums.selects(run):
             if known.get(table) != f"{sums.of_table(run, table):032x}":
                 self.fault(schema.CATALOG, f"table {table} is not as it was written; {_RESTORE}")
 
@@ -180,8 +180,8 @@ class _Check:
                 if Path(name).name != name or not (self.folder / name).is_file():
                     self.fault(name, "is missing; restore it from a backup")
                     continue
-                if files.fingerprint(self.folder / name) != fingerprint:
-                    self.fault(name, "is not what was written (another SHA-256); restore it from a backup")
+                held = Npy if name == schema.ANCHORS else Model
+                held(self.folder / name).check(fingerprint)
                 if name == schema.ANCHORS:
                     Npy(self.folder / name).read()
 

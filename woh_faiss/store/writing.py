@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss.chunk_files import write_npz
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, codefile, database, files, migration, schema, sums
+from . import catalog, cells, codefile, database, files, migration, schema, sums
 from .ledger import ItemRow, Ledger, TagRow
 from .lookups import Lookups, check_text
 from .model import Model, check_arrays, write_npy
@@ -140,13 +140,7 @@ class Writing(Lookups):
         check_text([tag for tag, *_ in tag_values], "tag")
         old, number = self.snapshot, self.snapshot.round + 1
         items: list[ItemRow] = [
-            (
-                row,
-                id_,
-                None if key is None else str(key),
-                json.dumps(list(entry)) if len(entry) else None,
-                number,
-            )
+            (row, id_, None if key is None else str(key), cells.of_texts(entry), number)
             for row, (id_, key, entry) in enumerate(zip(ids.tolist(), keys, tags, strict=True), old.rows)
         ]
         health_text = None if health is None else json.dumps(health)
@@ -155,9 +149,9 @@ class Writing(Lookups):
             name, fingerprint = old.model, old.fingerprint
             if model is not None:
                 name = schema.model_name(number)
-                fingerprint = self.write_file(name, lambda file: write_npz(file, model))
-                state.keep([*state.models, name])
-                state.directories[name] = Model(self.folder / name).directory
+                files.replace(self.folder / name, lambda file: write_npz(file, model))
+                fingerprint = Model(self.folder / name).fingerprint
+                state.models.append(name)
             if anchors is not None:
                 state.anchors = self.write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
                 state.anchors_round = number
@@ -179,7 +173,7 @@ class Writing(Lookups):
             ledger.add_misfits([(id_, number, bits) for id_, bits in misfits])
             ledger.put_tags(tag_values, number)
             if len(state.models) > self._keep:
-                state.keep(state.models[-self._keep :])
+                state.models = state.models[-self._keep :]
                 state.restorable = max(state.restorable, schema.model_round(state.models[0]))
                 ledger.forget_undo(state.restorable)
         return self.snapshot
