@@ -156,12 +156,12 @@ def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]
 
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
     """(column, tag, count, vector) of every tag, by column; those without one last."""
-    joined = "" if version(connection) < 3 else "LEFT JOIN vectors USING (tag)"
-    select = (
-        f'SELECT "column", tag, count, vector FROM tags {joined} ORDER BY "column" IS NULL, "column", tag'  # noqa: S608
-    )
     kinds = {**cells.some(cells.TAG, "column", "tag", "count"), **cells.VECTOR}
-    return cells.all_typed("tags", connection.execute(select), kinds)
+    with moment(connection):  # the first writer may make format 3 of an older one
+        joined = "" if version(connection) < 3 else "LEFT JOIN vectors USING (tag)"
+        ordered = 'ORDER BY "column" IS NULL, "column", tag'
+        select = f'SELECT "column", tag, count, vector FROM tags {joined} {ordered}'  # noqa: S608
+        return cells.all_typed("tags", connection.execute(select), kinds)
 
 
 def items(

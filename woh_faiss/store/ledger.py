@@ -70,7 +70,8 @@ class Ledger:
         self._sums.change("tags", gone=were.values(), new=now.values())
         # A vector comes with the column, and stays.
         placed = {tag for tag, column, _ in found if column is not None}
-        vectors = {tag: vector for tag, *_, vector in rows if vector is not None and tag not in placed}
+        new = ((tag, vector) for tag, column, _, vector in rows if column is not None and tag not in placed)
+        vectors = {tag: vector for tag, vector in new if vector is not None}
         self._run.executemany("INSERT INTO vectors (tag, vector) VALUES (?, ?)", vectors.items())
         self._sums.change("vectors", new=vectors.items())
         if now:

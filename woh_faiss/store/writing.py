@@ -104,8 +104,8 @@ class Writing(Lookups):
         anchors : array, optional
             Only in the first round that has them.
         tag_rows : (column, tag, count, vector) each
-            New or changed rows of the tag table; each replaces the tag's row. A tag's column and vector never
-            change once they are known.
+            New or changed rows of the tag table; each replaces the tag's row. A tag's column and vector come
+            together and never change.
         chunk_hash, health : str, dict
             Kept in the round's row.
         remove : ids
