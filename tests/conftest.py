@@ -7,8 +7,8 @@ import pytest
 
 from woh_faiss import WOHIndex
 from woh_faiss import rows as rows_module
+from woh_faiss.learning import Items, learn_round
 from woh_faiss.rows import Rows, blocks
-from woh_faiss.solver import Items, learn_round
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
@@ -38,7 +38,7 @@ def tagged(seed, n=40, d=7):
 
 
 def learned(phi, Y, Z, B0, W0, past, config, *, aim=None, given=0):
-    """`solver.learn_round` of a chunk that is one array each, cut into blocks."""
+    """`learn_round` of a chunk that is one array each, cut into blocks."""
     parts = [
         Items(phi[rows], Y[rows], Z[rows], B0[rows], None if aim is None else aim[rows],
               min(max(given - rows.start, 0), rows.stop - rows.start))

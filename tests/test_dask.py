@@ -8,7 +8,7 @@ import pytest
 from conftest import SMALL, tagged
 from numpy.testing import assert_array_equal
 
-from woh_faiss import WOH, Chunk, WOHConfig, WOHIndex, rows, solver
+from woh_faiss import WOH, Chunk, WOHConfig, WOHIndex, learning, rows
 from woh_faiss.errors import ClusterError, InputError
 from woh_faiss.tag_lists import TagLists
 
@@ -209,15 +209,15 @@ def dying(marker, step):
 
 def armed(monkeypatch, marker, iteration):
     """A worker dies in the codes' steps of the given iteration."""
-    count, W_of = iter(range(100)), solver.W_of
+    count, W_of = iter(range(100)), learning.W_of
 
     def arming(*args):
         if next(count) == iteration:
             marker.touch()
         return W_of(*args)
 
-    monkeypatch.setattr(solver, "W_of", arming)
-    monkeypatch.setattr(solver, "_improved", dying(os.fspath(marker), solver._improved))
+    monkeypatch.setattr(learning, "W_of", arming)
+    monkeypatch.setattr(learning, "_improved", dying(os.fspath(marker), learning._improved))
 
 
 def test_a_worker_that_dies_in_a_round_changes_nothing_in_it(client, monkeypatch, tmp_path):

@@ -1,6 +1,6 @@
 """The semantic start of a round: what the codes of a chunk aim at.
 
-The steps that follow are the paper's (`solver.learn_round`); docs/adaptive.md has the algorithm in one page.
+The steps that follow are the paper's (`learning.py`); docs/adaptive.md has the algorithm in one page.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from scipy.sparse import csr_array
 from .config import WOHConfig
 from .frame import cosine, directions, rotation, unit
 from .kernel import Kernel, mapped, unit_rows
+from .learning import Codes, Items, Round
 from .memory import Adaptive, Early, Learned
 from .rows import Rows, Sums, blocks, cut
-from .solver import Codes, Items, Round, V_of, sign
+from .solver import V_of, sign
 from .statistics import Statistics, widen
 from .targets import TagSide, Weigher, decoded
 
@@ -40,7 +41,7 @@ class Start:
     kernel : Kernel
         The map that made the items' φ.
     items, W0, past
-        See `solver.learn_round`.
+        See `learning.learn_round`.
     given : int
         Items that have their final codes already.
     side, early : TagSide, Early or None

@@ -14,9 +14,9 @@ from .adaptive import Start, early_start, later_start
 from .config import WOHConfig
 from .errors import InputError
 from .kernel import Kernel, Matrix, mapped, unit_rows
+from .learning import Items
 from .memory import Early, Learned
 from .rows import Features, Rows, cut
-from .solver import Items
 from .statistics import Statistics, widen
 
 

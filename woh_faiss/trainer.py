@@ -15,9 +15,9 @@ from .config import WOHConfig
 from .errors import InputError, NotFittedError
 from .hasher import Hasher
 from .kernel import Matrix
+from .learning import Codes, Items, learn_round
 from .memory import Adaptive, Learned
 from .rows import Features, cut
-from .solver import Codes, Items, learn_round
 from .starting import Beginning, Tagged, checked
 from .statistics import Statistics
 from .tags import Vocabulary, mean_vectors

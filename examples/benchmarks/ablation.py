@@ -74,7 +74,7 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     factor, sparing = solver.factor, solver._sparing
     return {
         WHOLE: ({}, {}),
-        "P's ridge as stiff as published (800 times)": ({}, {"solver.factor": partial(stiff, factor)}),
+        "P's ridge as stiff as published (800 times)": ({}, {"learning.factor": partial(stiff, factor)}),
         "ridges of P, V and W a tenth": ({"alpha": 0.001}, {}),
         "ridges of P, V and W ten times": ({"alpha": 0.1}, {}),
         "codes start at random": ({}, {"trainer.learn_round": partial(random_codes, learn)}),
@@ -95,8 +95,8 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "M not fitted anew": ({}, {"targets.TagSide.refitted": lambda self, sums: self}),
         "no M: tags through V and W": ({}, {"targets.MOST_COLUMNS": 0}),
         "no V (theta = 0)": ({"theta": 0.0}, {}),
-        "no W": ({}, {"solver.W_of": lambda stats, config: np.zeros_like(stats.D2)}),
-        "all items weigh alike": ({}, {"solver.weights": lambda B, *rest: np.ones(len(B))}),
+        "no W": ({}, {"learning.W_of": lambda stats, config: np.zeros_like(stats.D2)}),
+        "all items weigh alike": ({}, {"learning.weights": lambda B, *rest: np.ones(len(B))}),
         "no constant column": ({}, {"solver._sparing": partial(no_constant, sparing)}),
         "kernel twice as wide": ({}, {"kernel.Kernel.fit": staticmethod(wide)}),
         "300 anchors": ({"anchors": 300}, {}),

@@ -25,8 +25,8 @@ from scipy.sparse import csr_array
 
 from woh_faiss.chunks import Chunk
 from woh_faiss.errors import ClusterError, InputError
+from woh_faiss.learning import Codes, Items
 from woh_faiss.rows import BLOCK, FAN_IN, Features, Rows, Sums, added, blocks
-from woh_faiss.solver import Codes, Items
 from woh_faiss.tag_lists import tag_lists
 from woh_faiss.trainer import WOH
 
