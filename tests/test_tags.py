@@ -289,7 +289,7 @@ def test_where_no_tags_meet_vectors_are_random_and_seeded():
 
 
 def test_long_lists_are_learned_in_bounded_time(monkeypatch):
-    monkeypatch.setattr("woh_faiss.tags.PAIRS", 2_000)
+    monkeypatch.setattr("woh_faiss.tag_vectors.PAIRS", 2_000)
     asked = {}
 
     def spy(**options):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import codes, validate
+from .ahead import Ahead
 from .chunks import Chunk
 from .config import WOHConfig
 from .errors import InputError
@@ -20,10 +20,7 @@ from .hasher import Hasher
 from .naming import (
     Named,
     OnDuplicate,
-    free_ids,
-    match,
     names,
-    refuse_removed,
     resolve,
     to_remove,
 )  # fmt: skip
@@ -197,50 +194,12 @@ class Grower:
         return len(found)
 
     def check(self, chunks: Iterable[tuple[str, Chunk]], learn: bool, on_duplicate: OnDuplicate) -> None:
-        """Refuse what would stop these (file, chunk) after the first: widths, tags, keys, ids given or not.
-
-        Keeps names, not features, so that it needs the memory of one chunk.
-        """
+        """Refuse what would stop these (file, chunk) after the first; see `Ahead`."""
         self._store.refresh()
-        d = self.width()
-        seen: dict[int | str, str] = {}
-        pairs: dict[int | str, tuple[int, str]] = {}  # ids and keys that came together, by either
-        next_id, numbered = self._store.snapshot.next_id, list[tuple[int, int, str]]()
         with self._store.writing() as writing:
+            ahead = Ahead(writing, self.width(), learn, on_duplicate)
             for path, chunk in chunks:
-                d = validate.features(chunk.features[:0], d=d, name=f"{path}: features").shape[1]
-                if learn and chunk.tags is None:
-                    raise InputError(f"{path} has no tags to learn from; 'woh-index add' only encodes it")
-                ids, keys = names(chunk)
-                if ids is None:
-                    numbered.append((next_id, len(chunk), path))
-                    next_id += len(free_ids(next_id, len(chunk)))
-                else:
-                    for first, n, earlier in numbered:
-                        if taken := [id_ for id_ in ids if first <= id_ < first + n]:
-                            raise InputError(
-                                f"{path}: id {taken[0]} is what an item of {earlier}, which has no ids, "
-                                f"gets; give {path} first, or ids in every file"
-                            )
-                    next_id = max(next_id, max(ids) + 1)
-                with _of_file(path):
-                    live = writing.live(ids or (), keys or ())
-                    refuse_removed(ids or [], live, writing)
-                    match(ids, keys, live, len(chunk), on_duplicate)
-                for pair in zip(ids or (), keys or (), strict=False):
-                    for name in pair:
-                        if pairs.setdefault(name, pair) != pair:
-                            raise InputError(
-                                f"{path}: id {pair[0]} has key {pair[1]!r}, in an earlier file id "
-                                f"{pairs[name][0]} has key {pairs[name][1]!r}; give each its own"
-                            )
-                for name in [*(keys or ()), *(ids or ())]:
-                    if name in seen and on_duplicate == "error":
-                        kind = "key" if isinstance(name, str) else "id"
-                        raise InputError(
-                            f"{kind} {name!r} is both in {seen[name]} and in {path}; give it once"
-                        )
-                    seen[name] = path
+                ahead.take(path, chunk)
 
     def width(self) -> int | None:
         """Width of the features it takes, None while nothing was learned."""
@@ -290,12 +249,3 @@ def _worst(ids: NDArray[np.int64], misfit: NDArray[np.int64]) -> list[tuple[int,
 
 def _skipped(named: Named) -> dict[str, int]:
     return {"skipped": named.skipped} if named.skipped else {}
-
-
-@contextmanager
-def _of_file(path: str) -> Iterator[None]:
-    """An InputError inside says which file it is about."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error

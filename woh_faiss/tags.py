@@ -12,21 +12,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from .errors import InputError, StoreError
+from .tag_vectors import fill_with_means, mean_vectors, trained
 
 if TYPE_CHECKING:
     from .tag_lists import TagLists
     from .vectors import WordVectors
-
-#: Skip-gram pairs times epochs that learning vectors from a first chunk may take: a few seconds on one core.
-PAIRS = 2_000_000
-MAX_EPOCHS = 50
 
 #: White space, underscores, hyphens and the dashes that phones and word processors put in their place.
 _SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015\u2212]+")
@@ -124,7 +121,7 @@ class Vocabulary:
         tags that have a vector by then, and not zeros, enter these means.
 
         If there are neither `vectors` nor admitted tags yet, vectors are learned from the chunk itself;
-        see `_train`.
+        see `tag_vectors.trained`.
 
         Parameters
         ----------
@@ -158,7 +155,7 @@ class Vocabulary:
         Y = grown._incidence(len(tags), names, rows, local)
         own = 0
         if new and vectors is None and not self.tags:
-            E, own = _train(_lists(Y, grown.tags), new, seed=seed, vector_size=vector_size)
+            E, own = trained(Y, grown.tags, new, seed=seed, vector_size=vector_size)
             grown = Vocabulary(self.min_count, grown.tags, E, counts)
         elif new:
             f = self.f if vectors is None else vectors.f
@@ -167,7 +164,7 @@ class Vocabulary:
                 if vectors is not None and (vector := vectors.lookup(tag)) is not None:
                     E[column] = vector
             own = int(E[len(self.tags) :].any(axis=1).sum())
-            _fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=len(self.tags))
+            fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=len(self.tags))
             grown = Vocabulary(self.min_count, grown.tags, E, counts)
         tagged = int(np.count_nonzero(np.diff(Y.indptr)))
         return grown, Coverage(len(new), len(grown.tags), own, len(tags), tagged), list(seen)
@@ -184,7 +181,7 @@ class Vocabulary:
         Y : (n, c) float64 CSR
             See `incidence`.
         Z : (n, f) float64
-            See `mean_vectors`.
+            See `tag_vectors.mean_vectors`.
         known : (n,) bool
             The item carries at least one admitted tag.
         """
@@ -250,13 +247,6 @@ class Vocabulary:
         return csr_array((np.ones(len(order)), columns[order], _ends(rows, n)), shape=(n, len(self.tags)))
 
 
-def mean_vectors(Y: csr_array, E: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Plain mean of the vectors E (c, f) of an item's admitted tags, Y (n, c); zeros where it has none."""
-    Z: NDArray[np.float64] = Y @ E
-    Z /= np.maximum(np.diff(Y.indptr), 1)[:, None]
-    return Z
-
-
 def _distinct(tags: TagLists) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
     """Normalised names, and an entry (item, place in names) for each different tag of an item, as typed."""
     places: dict[str, int] = {}
@@ -275,55 +265,3 @@ def _distinct(tags: TagLists) -> tuple[list[str], NDArray[np.int64], NDArray[np.
 def _ends(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     """CSR row pointers (n + 1,) of entries in these rows."""
     return np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n))))
-
-
-def _lists(Y: csr_array, tags: Sequence[str]) -> list[list[str]]:
-    """The tags of each item that has any."""
-    words = [tags[column] for column in Y.indices.tolist()]
-    return [words[a:b] for a, b in pairwise(Y.indptr.tolist()) if b > a]
-
-
-def _fill_with_means(E: NDArray[np.float64], Y: csr_array, counts: NDArray[np.int64], *, first: int) -> None:
-    """Give the zero rows of E (c, f) from `first` on their means, as `Vocabulary.learn` says."""
-    have = np.asarray(E.any(axis=1))
-    unknown = first + np.flatnonzero(~have[first:])
-    if not unknown.size or not have.any():
-        return
-    together = Y[:, unknown].T @ Y  # (unknown, c): items they share
-    shared = together @ have.astype(np.float64)
-    everywhere = (counts @ E) / counts[have].sum()
-    means = (together @ E) / np.maximum(shared, 1)[:, None]
-    E[unknown] = np.where(shared[:, None] > 0, means, everywhere)
-
-
-def _train(
-    lists: Sequence[Sequence[str]], tags: Sequence[str], *, seed: int, vector_size: int
-) -> tuple[NDArray[np.float64], int]:
-    """Vectors (len(tags), vector_size) learned from which tags occur together, and how many were learned.
-
-    Skip-gram with negative sampling (Mikolov et al., 2013) over whole tag lists, its work bounded by
-    `PAIRS`. If no two tags share an item there is nothing to learn: seeded random unit vectors, and 0.
-    The same lists and seed give the same bytes, in every process.
-    """
-    lengths = np.array([len(words) for words in lists])
-    if lengths.max() < 2:
-        E = np.random.default_rng(seed).normal(size=(len(tags), vector_size))
-        return E / np.linalg.norm(E, axis=1, keepdims=True), 0
-    from gensim.models import Word2Vec
-
-    # A list has no order: every tag sees every other, unless lists are so long that it would take minutes.
-    window = min(int(lengths.max()), max(5, PAIRS // int(lengths.sum())))
-    pairs = int((lengths * np.minimum(lengths - 1, 2 * window)).sum())
-    model: Any = Word2Vec(
-        sentences=lists,
-        vector_size=vector_size,
-        window=window,
-        shrink_windows=False,
-        min_count=1,
-        sample=0,  # in a small vocabulary nearly every tag is "frequent" and would be thrown away
-        sg=1,
-        workers=1,  # more would make the result depend on timing
-        seed=seed % 2**32,  # what numpy.random.RandomState takes
-        epochs=max(1, min(MAX_EPOCHS, PAIRS // pairs)),
-    )
-    return np.asarray(model.wv[list(tags)], np.float64), len(tags)

@@ -20,7 +20,8 @@ from .memory import Adaptive, Learned
 from .rows import Features, cut
 from .starting import Beginning, Tagged, checked
 from .statistics import Statistics
-from .tags import Vocabulary, mean_vectors
+from .tag_vectors import mean_vectors
+from .tags import Vocabulary
 
 if TYPE_CHECKING:
     from .tag_lists import TagLists
