@@ -143,7 +143,7 @@ def expected(index):
     _, removed = history(store)
     ids = np.delete(np.asarray(store.view.ids), [row for row, _ in removed]).tolist()
     items = index.items(ids)
-    packed = codes.unpad(store.codes(ids), index.config.bits)
+    packed = codes.unpad(store.view.codes(ids), index.config.bits)
     return [(it.id, code.tobytes(), it.key, it.round) for it, code in zip(items, packed, strict=True)]
 
 

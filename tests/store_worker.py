@@ -56,16 +56,18 @@ def commit(store: Store, **arguments: Any) -> None:
 
 def dump(store: Store) -> dict[str, Any]:
     """All that a store answers, comparable."""
-    ids = [int(i) for i in store.search(np.zeros((1, store.d // 8), np.uint8), max(1, store.ntotal))[1][0]]
-    found = [store.search(np.full((1, store.d // 8), v, np.uint8), 20) for v in (0, 1, 2)]
+    ids = [
+        int(i) for i in store.view.search(np.zeros((1, store.d // 8), np.uint8), max(1, store.ntotal))[1][0]
+    ]
+    found = [store.view.search(np.full((1, store.d // 8), v, np.uint8), 20) for v in (0, 1, 2)]
     trained = store.snapshot.model is not None
     return {
         "snapshot": repr(store.snapshot),
         "search": [[distances.tolist(), names.tolist()] for distances, names in found],
-        "items": [repr(item) for item in store.items(sorted(i for i in ids if i >= 0))],
+        "items": [repr(item) for item in store.view.items(sorted(i for i in ids if i >= 0))],
         "rounds": [{**{n: getattr(r, n) for n in r.__slots__}, "time": 0} for r in store.rounds()],
         "tags": repr(store.tag_rows()),
-        "model": {name: array.tolist() for name, array in store.model().items()} if trained else None,
+        "model": {name: array.tolist() for name, array in store.view.learned().items()} if trained else None,
     }
 
 
@@ -266,7 +268,7 @@ def through(path: Path) -> list[list[Any]]:
     """Name of each derived index, and whether it (which looks everywhere) answers as the scan does."""
     queries = np.array([[value] * (D // 8) for value in range(4)], np.uint8)
     with Store.open(path) as store:
-        D_, I = store.search(queries, 30)
+        D_, I = store.view.search(queries, 30)
         found = []
         for made in store.snapshot.derived:
             got = store.view.search(queries, 30, through=store.through(store.view, made.kind))
@@ -300,11 +302,13 @@ def fork_after_search(path: str) -> None:
     with Store.open(path) as store:
         faiss.omp_set_num_threads(2)
         queries = np.zeros((5000, store.d // 8), np.uint8)  # enough work for the store to use threads
-        expected = store.search(queries, 3)[1].tolist()
+        expected = store.view.search(queries, 3)[1].tolist()
 
         def child() -> bool:
             signal.alarm(20)
-            return store.search(queries, 3)[1].tolist() == expected and len(store.items([1000])) == 1
+            return (
+                store.view.search(queries, 3)[1].tolist() == expected and len(store.view.items([1000])) == 1
+            )
 
         answer(forked(child)[1])
 
@@ -337,7 +341,7 @@ def unprivileged(path: str) -> None:
         os.setuid(65534)
     try:
         with Store.open(path) as store:
-            items = store.items(store.search(np.zeros((1, store.d // 8), np.uint8), 3)[1])
+            items = store.view.items(store.view.search(np.zeros((1, store.d // 8), np.uint8), 3)[1])
             found = f"{store.snapshot} {[item.id for item in items]}"
             try:
                 commit(store, **update)

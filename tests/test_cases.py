@@ -35,7 +35,7 @@ def test_an_id_of_an_empty_index(tmp_path):
     with Store.create(tmp_path / "i.woh", config={}, d=8) as store:
         for id_ in (0, -1):
             with pytest.raises(StoreError, match=f"id {id_} is not in"):
-                store.codes([id_])
+                store.view.codes([id_])
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])
@@ -72,10 +72,10 @@ def test_a_code_that_is_equal_is_always_found(tmp_path, bits):
         what = {"kind": "encoded", "keys": [None] * 600, "tags": [[]] * 600, "trained": 0, "seconds": 0}
         with store.writing() as writing:
             writing.commit(codes=codes, ids=np.arange(600), **what)
-        assert (store.search(codes, 1)[0] == 0).all()
+        assert (store.view.search(codes, 1)[0] == 0).all()
         with store.writing() as writing:
             writing.remove(list(range(0, 600, 2)))
-        assert (store.search(codes[1::2], 1)[0] == 0).all()
+        assert (store.view.search(codes[1::2], 1)[0] == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def answers(path, rounds):
         D, I = index.search(xq, 5)
         if not rounds:
             assert (I == -1).all()
-            return index._store.codes([])
-        stored = index._store.codes(np.arange(index.ntotal))
+            return index._store.view.codes([])
+        stored = index._store.view.codes(np.arange(index.ntotal))
         packed = codes.pad(index.encode(xq))
     distances = np.unpackbits(stored[None] ^ packed[:, None], axis=2).sum(axis=2)
     np.testing.assert_array_equal(I, np.argsort(distances, axis=1, kind="stable")[:, :5])

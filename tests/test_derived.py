@@ -107,7 +107,7 @@ def test_where_all_that_is_near_was_removed_more_is_asked_for(kind, tmp_path):
             writing.remove(chunk["ids"][:100].tolist())
         queries = np.array([[9] * (D // 8), chunk["codes"][150].tolist()], np.uint8)
         found = store.view.search(queries, 5, through=store.through(store.view, kind))
-        assert_array_equal(found[0], store.search(queries, 5)[0])
+        assert_array_equal(found[0], store.view.search(queries, 5)[0])
 
 
 @pytest.fixture

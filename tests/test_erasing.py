@@ -31,7 +31,7 @@ def test_nothing_of_an_erased_item_is_in_any_file(tmp_path):
         index.update(*tagged(1))
         code = index.reconstruct(secret_id)
         padded = codes.pad(code[None])[0].tobytes()
-        alike = sum(r.tobytes() == padded for r in index._store.codes(ids))
+        alike = sum(r.tobytes() == padded for r in index._store.view.codes(ids))
         assert secret_tag in [tag for tag, *_ in index.tags()]
         index.update(*tagged(2, n=4), keys=[secret_key + str(i) for i in range(4)])
         index.remove(keys=[secret_key, *(secret_key + str(i) for i in range(4))])
@@ -41,7 +41,7 @@ def test_nothing_of_an_erased_item_is_in_any_file(tmp_path):
         big = [secret_id.to_bytes(n, order) for n in (5, 8) for order in ("big", "little")]
         for trace in (secret_key.encode(), b"secret", secret_tag.encode(), str(secret_id).encode(), *big):
             assert trace not in left
-        stored = index._store.codes([i for i in ids.tolist() if i != secret_id])
+        stored = index._store.view.codes([i for i in ids.tolist() if i != secret_id])
         assert sum(r.tobytes() == padded for r in stored) == alike - 1
         assert (index.path / "codes.faiss").stat().st_size == 33 + 79 * 4
         with pytest.raises(InputError, match=f"id {secret_id} was removed"):  # known by its digest alone

@@ -65,7 +65,7 @@ def test_another_program_gets_the_same_answers_to_a_thousand_queries(larger, tmp
     D, I = larger.search(xq, 10)
     with np.load(tmp_path / "answers.npz") as theirs:
         assert_array_equal(theirs["D"], D)
-        alive = np.array([id_ for id_ in larger._store.view.ids if larger._store.find([id_])])
+        alive = np.array([id_ for id_ in larger._store.view.ids if larger._store.view.find([id_])])
         assert_array_equal(theirs["I"] if kind == "idmap2" else alive[theirs["I"]], I)
 
 
@@ -100,7 +100,7 @@ def test_each_kind_is_what_it_says_and_finds_its_items_under_their_ids(larger, k
     there = D_made == D  # what an approximate kind finds as near has an id at that distance
     assert there.mean() > 0.9
     if kind != "flat":
-        stored = larger._store.codes(found[there])
+        stored = larger._store.view.codes(found[there])
         truly = np.unpackbits(stored ^ packed(larger, xq)[there.ravel()], axis=1).sum(axis=1)
         assert_array_equal(truly, D[there])
 

@@ -29,7 +29,7 @@ def test_a_store_of_every_format_answers_as_it_did(store, tmp_path):
         assert [done.kind for done in index.rounds()] == expected["rounds"]
         assert WOHIndex.verify(index.path) == []
         before = index.ntotal
-        removed = [id_ for id_ in (5, 200) if index._store.find([id_])]
+        removed = [id_ for id_ in (5, 200) if index._store.view.find([id_])]
         index.update(np.eye(3, 4), ["sea", "hill", "city"])
         assert index.ntotal == before + 3
         index.remove([0, *removed])

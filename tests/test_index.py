@@ -128,7 +128,7 @@ def test_an_empty_index_answers_as_faiss_does(tmp_path):
 def test_neighbours_of_an_indexed_item_leave_it_out(index):
     D, I = index.search_ids([3, 17], 5)
     for row, item in enumerate((3, 17)):
-        stored = index._store.codes(np.arange(40))
+        stored = index._store.view.codes(np.arange(40))
         expected = naive_search(np.delete(stored, item, 0), np.delete(np.arange(40), item), stored[[item]], 5)
         assert_array_equal(D[row], expected[0][0])
         assert_array_equal(I[row], expected[1][0])

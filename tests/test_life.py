@@ -24,19 +24,19 @@ def contents(path, but=("catalog.db", "ids.i64")):
 def without(index, gone, path):
     """An index that never had those items, nor the rounds that were empty without them: the oracle."""
     other = WOHIndex.create(path, **SMALL)
-    items = sorted(index._store.find(np.arange(200)).values(), key=lambda item: item.row)
+    items = sorted(index._store.view.find(np.arange(200)).values(), key=lambda item: item.row)
     assert not {item.id for item in items} & set(gone)
     with other._store.writing() as writing:
         writing.commit(
             kind="encoded",
-            codes=index._store.codes([item.id for item in items]),
+            codes=index._store.view.codes([item.id for item in items]),
             ids=[item.id for item in items],
             keys=[item.key for item in items],
             tags=[item.tags for item in items],
             trained=0,
             seconds=0,
-            model=dict(index._store.model()),
-            anchors=np.asarray(index._store.anchors()),
+            model=dict(index._store.view.learned()),
+            anchors=np.asarray(index._store.view.anchor_rows()),
             tag_rows=index._store.tag_rows(),
         )
     return other
@@ -152,7 +152,7 @@ def test_readers_keep_their_state_until_they_refresh(index):
 
 def test_a_stored_code_comes_back(index):
     packed = index.reconstruct(3)
-    assert_array_equal(packed, codes.unpad(index._store.codes([3]), 16)[0])
+    assert_array_equal(packed, codes.unpad(index._store.view.codes([3]), 16)[0])
     assert packed.shape == (2,)
     signs = index.reconstruct(3, signs=True)
     assert signs.dtype == np.int8

@@ -165,7 +165,7 @@ class Lives(RuleBasedStateMachine):
         rows, names = [*plan], [id_ for id_, _ in plan.values()]
         number = len(self.history)
         self.index.refresh()
-        stored = self.index._store.codes(names)
+        stored = self.index._store.view.codes(names)
         if kind == "add":
             np.testing.assert_array_equal(stored, encoded[rows])
         live = {id_: known for id_, known in self.live.items() if id_ not in names}
@@ -282,7 +282,7 @@ class Lives(RuleBasedStateMachine):
         """It answers a search as a naive scan of what is alive."""
         stored = np.array([np.frombuffer(known.code, np.uint8) for known in live.values()], np.uint8)
         xq = np.arange(index._store.d // 8 * 3, dtype=np.uint8).reshape(3, -1)
-        D, I = index._store.search(xq, len(live) + 1)
+        D, I = index._store.view.search(xq, len(live) + 1)
         if live:
             distances = np.unpackbits(stored[None] ^ xq[:, None], axis=2).sum(axis=2)
             order = np.argsort(distances, axis=1, kind="stable")

@@ -47,7 +47,7 @@ def test_bits_of_tags_are_the_least_squares_decode(index):
 def test_search_tags_scores_every_code_against_those_bits(index):
     S, I = index.search_tags([["sea"], ["snow"]], 7)
     H = index._meaning_of(index._store.view).bits([["sea"], ["snow"]])
-    stored = codes.unpack(index._store.codes(np.arange(240))).astype(float)
+    stored = codes.unpack(index._store.view.codes(np.arange(240))).astype(float)
     assert_allclose(S, -np.sort(-(H @ stored.T), axis=1)[:, :7], rtol=1e-5)
     assert S.shape == I.shape == (2, 7)
     one = index.search_tags(["sea"], 7)
@@ -77,7 +77,7 @@ def test_features_and_tags_together_count_in_equal_parts(index):
     S, _ = index.search_tags([["sea"], ["sea"]], 3, xq=xq)
     sides = index._meaning_of(index._store.view).bits([["sea"]] * 2), index.hasher.decision_function(xq)
     H = [M / np.linalg.norm(M, axis=1, keepdims=True) for M in sides]
-    stored = index._store.codes(np.arange(240))
+    stored = index._store.view.codes(np.arange(240))
     every = scores(H[0] + H[1], np.broadcast_to(stored, (2, *stored.shape)))
     assert_allclose(S, -np.sort(-every, axis=1)[:, :3], rtol=1e-4)
     with pytest.raises(InputError, match="there are 1 tag lists for 2 rows of features"):

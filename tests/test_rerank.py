@@ -36,7 +36,7 @@ def test_search_ranks_the_short_list_by_score_then_distance_then_row(index, k, r
     _, I = index.search(xq, min(rerank, 300))
     S, found = index.search(xq, k, rerank=rerank)
     for q in range(5):
-        signs = codes.unpack(codes.unpad(index._store.codes(I[q]), 16))
+        signs = codes.unpack(codes.unpad(index._store.view.codes(I[q]), 16))
         value = scores(H[q : q + 1], codes.pack(signs)[None])[0]
         # I comes by distance, then row: Python's stable sort keeps that order among equal scores
         naive = sorted(zip(value.tolist(), I[q].tolist(), strict=True), key=lambda pair: -pair[0])[:k]

@@ -239,7 +239,7 @@ def test_forked_children_work_whatever_the_threads_of_their_parent_do(path):
 def test_a_child_does_not_move_the_place_its_parent_reads_at(path):
     """The model file is open before the fork, and each reads half of it."""
     with WOHIndex.open(path) as index:
-        model = index._store.model()
+        model = index._store.view.learned()
         names = sorted(model)
         first = model[names[0]]
         child = os.fork()

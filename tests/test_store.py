@@ -85,15 +85,15 @@ def test_any_sequence_of_chunks_equals_a_list_and_a_dictionary(tmp_path_factory,
             store = Store.open(path)
         everything = np.concatenate(codes)
         queries = rng.integers(0, 3, size=(3, d // 8), dtype=np.uint8)
-        assert pairs(store.search(queries, k)) == naive_search(everything, ids, queries, k)
+        assert pairs(store.view.search(queries, k)) == naive_search(everything, ids, queries, k)
         assert store.ntotal == len(ids)
         asked = [int(i) for i in rng.permutation(ids)] + ids[:1]
-        assert store.items(asked) == [items[i] for i in asked]
-        assert_array_equal(store.codes(asked), everything[[items[i].row for i in asked]])
+        assert store.view.items(asked) == [items[i] for i in asked]
+        assert_array_equal(store.view.codes(asked), everything[[items[i].row for i in asked]])
         assert store.tag_rows() == sorted(tag_rows.values())
         for item in items.values():
             if item.key is not None:
-                assert store.id_of_key(item.key) == item.id
+                assert store.view.id_of_key(item.key) == item.id
         assert [r.round for r in store.rounds()] == list(range(1, rounds + 1))
     assert (path / "codes.faiss").read_bytes() == faiss_bytes(codes, d)
     assert (path / "ids.i64").read_bytes() == np.array(ids, "<i8").tobytes()
@@ -128,10 +128,10 @@ def test_search_breaks_ties_by_row_for_every_kernel_of_faiss(tmp_path, d, n_quer
     with Store.create(tmp_path / "i", config={}, d=d) as store:
         nothing = {"kind": "encoded", "keys": [None] * n, "tags": [[]] * n, "trained": 0, "seconds": 0}
         commit(store, codes=codes, ids=ids, **nothing)
-        got = pairs(store.search(queries, 150))
+        got = pairs(store.view.search(queries, 150))
         assert got[:3] == naive_search(codes, ids, queries[:3], 150)
-        assert got == pairs(store.search(np.asfortranarray(queries), np.int64(150)))
-        backwards = pairs(store.search(queries[::-1], 150))
+        assert got == pairs(store.view.search(np.asfortranarray(queries), np.int64(150)))
+        backwards = pairs(store.view.search(queries[::-1], 150))
         assert backwards == got[::-1]
 
 
@@ -139,25 +139,25 @@ def test_one_thread_and_many_answer_alike_and_the_setting_is_put_back(store, mon
     commit(store, **chunk(1, n=300))
     queries = np.random.default_rng(0).integers(0, 4, size=(70, 4), dtype=np.uint8)
     threads = faiss.omp_get_max_threads()
-    alone = pairs(store.search(queries, 20))
+    alone = pairs(store.view.search(queries, 20))
     assert faiss.omp_get_max_threads() == threads
     monkeypatch.setattr("woh_faiss.store.scan._SMALL", 0)
-    assert pairs(store.search(queries, 20)) == alone
+    assert pairs(store.view.search(queries, 20)) == alone
 
 
 def test_an_empty_index_answers_nothing(store):
-    assert pairs(store.search(np.zeros((2, 4), np.uint8), 3)) == [[(2147483647, -1)] * 3] * 2
-    assert store.search(np.zeros((0, 4), np.uint8), 3)[0].shape == (0, 3)
-    assert store.items([]) == []
-    assert store.codes([]).shape == (0, 4)
+    assert pairs(store.view.search(np.zeros((2, 4), np.uint8), 3)) == [[(2147483647, -1)] * 3] * 2
+    assert store.view.search(np.zeros((0, 4), np.uint8), 3)[0].shape == (0, 3)
+    assert store.view.items([]) == []
+    assert store.view.codes([]).shape == (0, 4)
     assert store.rounds() == []
     assert store.tag_rows() == []
-    assert store.id_of_key("x") is None
+    assert store.view.id_of_key("x") is None
     assert (store.snapshot.round, store.snapshot.next_id, store.snapshot.model) == (0, 0, None)
     with pytest.raises(StoreError, match="has no model yet"):
-        store.model()
+        store.view.learned()
     with pytest.raises(StoreError, match="has no model yet"):
-        store.anchors()
+        store.view.anchor_rows()
 
 
 def test_everything_a_round_was_given_comes_back(store):
@@ -181,14 +181,14 @@ def test_everything_a_round_was_given_comes_back(store):
     assert first.time <= second.time
     anchors = hashlib.sha256((store.path / "anchors.npy").read_bytes()).hexdigest()
     assert store.snapshot == Snapshot(2, 10, 10, "model-1.npz", first.fingerprint, 2013, 0, anchors)
-    assert store.model().fingerprint == first.fingerprint
-    assert_array_equal(store.anchors(), np.arange(6.0).reshape(3, 2))
-    assert isinstance(store.anchors(), np.memmap)
-    assert sorted(store.model()) == ["P", "round"]
-    assert len(store.model()) == 2
-    assert_array_equal(store.model()["P"], chunk(1)["model"]["P"])
+    assert store.view.learned().fingerprint == first.fingerprint
+    assert_array_equal(store.view.anchor_rows(), np.arange(6.0).reshape(3, 2))
+    assert isinstance(store.view.anchor_rows(), np.memmap)
+    assert sorted(store.view.learned()) == ["P", "round"]
+    assert len(store.view.learned()) == 2
+    assert_array_equal(store.view.learned()["P"], chunk(1)["model"]["P"])
     with pytest.raises(KeyError, match="Q"):
-        store.model()["Q"]
+        store.view.learned()["Q"]
     assert store.tag_rows() == [(0, "ä", 1, b"v"), (None, "tag1", 1, None)]
     assert store.config == {"bits": 12}
     assert sum(store.sizes().values()) > 33 + 40 + 80
@@ -248,9 +248,9 @@ def test_old_models_go_and_a_reader_keeps_the_one_it_has(tmp_path, keep, kept):
                 commit(store, **chunk(number))
             commit(store, **chunk(5, kind="encoded"))
             assert sorted(p.name for p in store.path.glob("model-*")) == [f"model-{i}.npz" for i in kept]
-            assert_array_equal(reader.model()["P"], chunk(1)["model"]["P"])
+            assert_array_equal(reader.view.learned()["P"], chunk(1)["model"]["P"])
             assert reader.refresh()
-            assert_array_equal(reader.model()["P"], chunk(4)["model"]["P"])
+            assert_array_equal(reader.view.learned()["P"], chunk(4)["model"]["P"])
 
 
 # ---- readers beside a writer -----------------------------------------------------------------------
@@ -267,13 +267,13 @@ def test_a_reader_serves_its_snapshot_until_it_refreshes(store):
         assert dump(reader) == before
     assert dump(reader) == before
     assert reader.tag_rows() == tags
-    assert reader.id_of_key("photo-2-0") is None
+    assert reader.view.id_of_key("photo-2-0") is None
     with pytest.raises(StoreError, match="id 2000 is not in"):
-        reader.items([2000])
+        reader.view.items([2000])
     assert reader.refresh() is True
     assert reader.refresh() is False
     assert dump(reader) == dump(store)
-    assert reader.id_of_key("photo-2-0") == 2012
+    assert reader.view.id_of_key("photo-2-0") == 2012
 
 
 def test_searching_threads_see_whole_rounds_only_while_a_writer_appends(store):
@@ -285,7 +285,7 @@ def test_searching_threads_see_whole_rounds_only_while_a_writer_appends(store):
         with Store.open(store.path) as reader:
             while not done.is_set():
                 reader.refresh()
-                distances, _ = reader.search(queries, 200)
+                distances, _ = reader.view.search(queries, 200)
                 seen.append(int((distances[0] == 0).sum()))
 
     threads = [threading.Thread(target=search) for _ in range(2)]
@@ -315,7 +315,7 @@ def test_opening_follows_a_writer_that_removes_the_model_just_read_about(store, 
 def test_a_closed_store_says_so(store):
     store.close()
     with pytest.raises(StoreError, match="was closed; open it again"):
-        store.search(np.zeros((1, 4), np.uint8), 1)
+        store.view.search(np.zeros((1, 4), np.uint8), 1)
     with pytest.raises(StoreError, match="was closed"), store.writing():
         pass
 
@@ -379,12 +379,12 @@ def test_the_largest_id_ever_is_remembered_and_int64s_end_is_no_obstacle(store):
     with store.writing() as writing:
         assert writing.next_id == 2**63
         assert writing.known_ids([2**63 - 1]).tolist() == [2**63 - 1]
-    assert store.search(np.zeros((1, 4), np.uint8), 9)[1].max() == 2**63 - 1
-    assert store.items(np.array([2**63 - 1], np.uint64))[0].row == 0
+    assert store.view.search(np.zeros((1, 4), np.uint8), 9)[1].max() == 2**63 - 1
+    assert store.view.items(np.array([2**63 - 1], np.uint64))[0].row == 0
     with pytest.raises(StoreError, match=rf"id {2**64 - 1} is not in"):
-        store.items(np.array([2**64 - 1], np.uint64))
+        store.view.items(np.array([2**64 - 1], np.uint64))
     with pytest.raises(InputError, match="expected integers"):
-        store.items([1.5])
+        store.view.items([1.5])
 
 
 def test_one_update_is_one_commit(store):
@@ -541,8 +541,8 @@ def test_no_statement_of_an_update_walks_the_items_or_the_tags(store, monkeypatc
         writing.known_ids([1000, 5])
         writing.known_keys(["a", "b"])
         writing.commit(**chunk(2))
-    store.items([1000])
-    store.id_of_key("a")
+    store.view.items([1000])
+    store.view.id_of_key("a")
     monkeypatch.undo()
     explained = [s for s in statements if s.startswith(("SELECT", "INSERT"))]
     assert sum("items" in s for s in explained) >= 6
@@ -693,20 +693,20 @@ def test_a_flipped_byte_of_a_model_or_the_anchors_is_found_when_read(store):
     rewrite(store.path / "model-1.npz", at, bytes([data[at] ^ 1]))
     (store.path / "anchors.npy").write_bytes((store.path / "anchors.npy").read_bytes()[:-1])
     with Store.open(store.path) as reader:
-        assert_array_equal(reader.model()["round"], 1)
+        assert_array_equal(reader.view.learned()["round"], 1)
         with pytest.raises(StoreError, match=r"model-1.npz is damaged \(.*Bad CRC-32"):
-            reader.model()["P"]
+            reader.view.learned()["P"]
         with pytest.raises(StoreError, match=r"anchors.npy cannot be read"):
-            reader.anchors()
+            reader.view.anchor_rows()
     (store.path / "model-1.npz").write_bytes(b"no zip")
     with Store.open(store.path) as reader, pytest.raises(StoreError, match=r"model-1.npz is damaged"):
-        reader.model()["P"]
+        reader.view.learned()["P"]
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, "3"])
 def test_k_that_is_no_count_is_refused(store, k):
     with pytest.raises(InputError, match="k is"):
-        store.search(np.zeros((1, 4), np.uint8), k)
+        store.view.search(np.zeros((1, 4), np.uint8), k)
 
 
 @pytest.mark.parametrize(
@@ -714,7 +714,7 @@ def test_k_that_is_no_count_is_refused(store, k):
 )
 def test_queries_of_another_shape_or_type_are_refused(store, queries):
     with pytest.raises(InputError, match=r"expected \(n, 4\) bytes of uint8 for codes of 32 bits"):
-        store.search(queries, 1)
+        store.view.search(queries, 1)
 
 
 @pytest.mark.parametrize("k", [199, 200, 900])
@@ -734,8 +734,8 @@ def test_many_neighbours_come_in_the_same_order_as_few(tmp_path, k):
                 trained=0,
                 seconds=0.0,
             )
-        D, I = store.search(queries, k)
-        again, ids, stored = store.search_codes(queries, k)
+        D, I = store.view.search(queries, k)
+        again, ids, stored = store.view.search_codes(queries, k)
     distances = np.unpackbits(codes[None] ^ queries[:, None], axis=2).sum(axis=2)
     order = np.argsort(distances, axis=1, kind="stable")[:, :k]
     n = order.shape[1]

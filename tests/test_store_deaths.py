@@ -135,7 +135,7 @@ def test_readers_do_not_wait_for_a_writer(holder):
     path, _ = holder
     with Store.open(path) as store:
         assert store.refresh() is False
-        assert store.search(np.zeros((1, 4), np.uint8), 1)[1].tolist() == [[-1]]
+        assert store.view.search(np.zeros((1, 4), np.uint8), 1)[1].tolist() == [[-1]]
 
 
 def test_a_writer_in_another_process_is_locked_out_by_this_one(tmp_path):
@@ -171,7 +171,7 @@ def test_a_user_who_may_only_read_can_search_but_not_write(closed_folder, side_f
         for name in ("catalog.db-wal", "catalog.db-shm"):
             (closed_folder / name).unlink(missing_ok=True)
     with Store.open(closed_folder) as store:
-        expected = f"{store.snapshot} {store.search(np.zeros((1, 4), np.uint8), 3)[1][0].tolist()}"
+        expected = f"{store.snapshot} {store.view.search(np.zeros((1, 4), np.uint8), 3)[1][0].tolist()}"
     if not side_files:
         for name in ("catalog.db-wal", "catalog.db-shm"):
             (closed_folder / name).unlink(missing_ok=True)

@@ -84,9 +84,9 @@ class Naive:
 def same(store, naive, queries):
     """The store answers as the lists do."""
     for k in (1, 3, 50):
-        assert pairs(store.search(queries, k)) == naive_search(naive.codes, naive.ids, queries, k)
+        assert pairs(store.view.search(queries, k)) == naive_search(naive.codes, naive.ids, queries, k)
     assert store.ntotal == len(naive.live)
-    _, ids, stored = store.search_codes(queries, 5)
+    _, ids, stored = store.view.search_codes(queries, 5)
     for row, found in zip(ids, stored, strict=True):
         for id_, code in zip(row, found, strict=True):
             assert_array_equal(code, naive.codes[naive.ids.index(id_)] if id_ >= 0 else 0)
@@ -96,12 +96,12 @@ def whole(store, naive, queries):
     """So does everything else that only a state that is up to date knows."""
     same(store, naive, queries)
     asked = naive.ids[::-1]
-    items = [replace(item, row=0) for item in store.items(asked)]
+    items = [replace(item, row=0) for item in store.view.items(asked)]
     assert items == [Item(i["id"], 0, i["key"], i["tags"], i["round"]) for i in naive.live[::-1]]
-    assert_array_equal(store.codes(asked), naive.codes[::-1])
+    assert_array_equal(store.view.codes(asked), naive.codes[::-1])
     for item in naive.live:
         if item["key"] is not None:
-            assert store.id_of_key(item["key"]) == item["id"]
+            assert store.view.id_of_key(item["key"]) == item["id"]
     assert {tag: (column, times, vector) for column, tag, times, vector in store.tag_rows()} == naive.tags
     assert store.snapshot.round == len(naive.history) - 1
     assert {done.round: done.kind for done in store.rounds()} == naive.rounds
@@ -186,10 +186,10 @@ def test_any_life_of_items_equals_lists(tmp_path_factory, steps, seed):
         for reader, then in readers:
             same(reader, then, queries)
             there = [i for i in then.live if i["token"] in now]
-            found = [replace(item, row=0) for item in reader.items([i["id"] for i in there])]
+            found = [replace(item, row=0) for item in reader.view.items([i["id"] for i in there])]
             assert found == [Item(i["id"], 0, i["key"], i["tags"], i["round"]) for i in there]
             positions = [then.ids.index(i["id"]) for i in there]
-            assert_array_equal(reader.codes([i["id"] for i in there]), then.codes[positions])
+            assert_array_equal(reader.view.codes([i["id"] for i in there]), then.codes[positions])
     for reader, _ in readers:
         changed = reader.snapshot != store.snapshot
         assert reader.refresh() == changed
@@ -219,9 +219,9 @@ def test_search_leaves_removed_rows_out_whatever_their_share(tmp_path, share, ne
             writing.remove(ids[gone].tolist())
         for k in (1, 10, 199, 250, n + 5):
             expected = naive_search(codes[alive], ids[alive], queries, k)
-            assert pairs(store.search(queries, k)) == expected
-            assert pairs(store.search(queries[:1], k)) == expected[:1]
-        assert pairs(before.search(queries, 10)) == naive_search(codes, ids, queries, 10)
+            assert pairs(store.view.search(queries, k)) == expected
+            assert pairs(store.view.search(queries[:1], k)) == expected[:1]
+        assert pairs(before.view.search(queries, 10)) == naive_search(codes, ids, queries, 10)
         before.close()
 
 
@@ -239,7 +239,7 @@ def test_what_cannot_be_removed_or_replaced(tmp_path):
             with pytest.raises(InputError, match="id 2 is already in"):
                 writing.commit(ids=[1, 2], keys=[None, None], remove=[1], **what)
             writing.commit(ids=[1, 5], keys=[None, "a"], remove=[1], **what)
-        assert store.id_of_key("a") == 5
+        assert store.view.id_of_key("a") == 5
         with store.writing() as writing:
             writing.remove([2])
         with store.writing() as writing:
@@ -248,7 +248,7 @@ def test_what_cannot_be_removed_or_replaced(tmp_path):
                 writing.commit(ids=[2, 6], keys=[None, None], **what)
             writing.commit(ids=[7, 6], keys=["b", None], **what)
         with pytest.raises(StoreError, match="id 2 is not in"):
-            store.codes([2])
+            store.view.codes([2])
 
 
 def test_a_reader_that_opens_while_files_are_renamed_never_mixes_generations(tmp_path, monkeypatch):
@@ -262,12 +262,12 @@ def test_a_reader_that_opens_while_files_are_renamed_never_mixes_generations(tmp
             writing.commit(codes=codes, ids=np.arange(9) * 5, **what)
         with store.writing() as writing:
             writing.remove([0, 20])
-        expected, opened = pairs(store.search(queries, 9)), []
+        expected, opened = pairs(store.view.search(queries, 9)), []
 
         def look(name):
             with Store.open(tmp_path / "i") as reader:
-                assert pairs(reader.search(queries, 9)) == expected, name
-                assert_array_equal(reader.codes([5, 40]), codes[[1, 8]])
+                assert pairs(reader.view.search(queries, 9)) == expected, name
+                assert_array_equal(reader.view.codes([5, 40]), codes[[1, 8]])
                 opened.append((name, reader.snapshot.generation))
 
         with monkeypatch.context() as patch:

@@ -154,12 +154,12 @@ class IndexContents:
 
     def items(self, ids: ArrayLike) -> list[Item]:
         """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
-        return self._store.items(ids)
+        return self._store.view.items(ids)
 
     def id_of(self, key: str) -> int:
         """The id of the item whose key is `key`; a StoreError if there is none."""
         (key,) = validate.texts([key], "key")
-        found = self._store.id_of_key(key)
+        found = self._store.view.id_of_key(key)
         if found is None:
             raise StoreError(
                 f"no item of {self.path} has the key {key!r}; 'woh-index query' shows the keys there are"
@@ -252,8 +252,8 @@ class IndexContents:
         InputError
             No item has this id, or it was removed.
         """
-        if not self._store.find([id]):
+        if not self._store.view.find([id]):
             raise InputError(f"id {id} is not in {self.path}; 'woh-index query' shows the ids there are")
-        packed = codes.unpad(self._store.codes([id]), self.config.bits)
+        packed = codes.unpad(self._store.view.codes([id]), self.config.bits)
         code: NDArray[Any] = codes.unpack(packed)[0] if signs else packed[0]
         return code

@@ -219,9 +219,9 @@ class Grower:
         if snapshot.model is None:
             return WOH(self._config)
         self._check(snapshot)
-        model = self._store.model()
+        model = self._store.view.learned()
         with model.damage():
-            return WOH.from_state(self._config, model, self._store.anchors(), vocabulary)
+            return WOH.from_state(self._config, model, self._store.view.anchor_rows(), vocabulary)
 
 
 def digest(chunk: Chunk) -> str:

@@ -261,7 +261,7 @@ class IndexReader(IndexContents):
         """
         distances, ids = [row.tolist() for row in D], [row.tolist() for row in I]
         found = sorted({i for row in ids for i in row} - {NO_ID})
-        items = self._store.find(found)  # all, but for what `compact` erased meanwhile
+        items = self._store.view.find(found)  # all, but for what `compact` erased meanwhile
         return [
             [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i in items]
             for row in zip(distances, ids, strict=True)

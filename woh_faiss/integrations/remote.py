@@ -90,7 +90,7 @@ class Remote:
     def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, as `WOHIndex.search_ids`."""
         k, wanted = validate.neighbours(k), np.atleast_1d(np.asarray(ids))
-        stored = self._index.store.codes(wanted)
+        stored = self._index.store.view.codes(wanted)
         return without_own(*self._nearest(codes.unpad(stored, self._state.bits), k + 1), wanted)
 
     def _nearest(self, packed: NDArray[np.uint8], k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

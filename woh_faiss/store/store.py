@@ -11,15 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, database, files, forking, schema
 from .derived import Shelf, Through
 from .model import Model
-from .records import Item, Round, Snapshot
+from .records import Round, Snapshot
 from .view import View, open_view
 
 if TYPE_CHECKING:
@@ -174,64 +171,9 @@ class Store:
                         self._refreshing.release()
         return self.view
 
-    def search(
-        self, codes: NDArray[np.uint8], k: int, allow: Any = None, deny: Any = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Hamming distances and ids of the k nearest codes, both (n, k).
-
-        Ties: smaller distance first, then the smaller row. Where there are fewer than k codes the rest is
-        2147483647 and -1.
-
-        Parameters
-        ----------
-        codes : (n, d // 8) array of uint8
-            Packed and padded as the stored ones; any strides.
-        k : int
-            At least 1; may exceed ntotal.
-        allow, deny : array_like of ids, or faiss.IDSelector, optional
-            Only items in `allow`, and none in `deny`, are looked at: see `scan.members`.
-
-        Raises
-        ------
-        InputError
-            Another shape or dtype, k below 1, or ids that are no integers.
-        """
-        return self.view.search(codes, k, allow, deny)
-
-    def search_codes(
-        self, codes: NDArray[np.uint8], k: int, allow: Any = None, deny: Any = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
-        """As :meth:`search`, with the codes found, (n, k, d // 8): zeros where there are fewer than k."""
-        return self.view.search_codes(codes, k, allow, deny)
-
-    def range_search(
-        self, codes: NDArray[np.uint8], radius: int, allow: Any = None, deny: Any = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """All codes at a Hamming distance less than `radius`, as Faiss has it: lims (n + 1,), D and ids.
-
-        Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, ordered as in `search`.
-        """
-        return self.view.range_search(codes, radius, allow, deny)
-
     def through(self, view: View, kind: str) -> Through:
         """See `derived.Shelf.through`."""
         return self._shelf.through(view, kind)
-
-    def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
-        """See :meth:`View.codes`."""
-        return self.view.codes(ids)
-
-    def items(self, ids: ArrayLike) -> list[Item]:
-        """See :meth:`View.items`."""
-        return self.view.items(ids)
-
-    def find(self, ids: ArrayLike) -> dict[int, Item]:
-        """See :meth:`View.find`."""
-        return self.view.find(ids)
-
-    def id_of_key(self, key: str) -> int | None:
-        """See :meth:`View.id_of_key`."""
-        return self.view.id_of_key(key)
 
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""
@@ -263,14 +205,6 @@ class Store:
     def tag_rows(self) -> list[TagRow]:
         """(column, tag, count, vector) of every tag, by column, as of the newest commit."""
         return database.read(self.path, catalog.tags)
-
-    def model(self) -> Model:
-        """See :meth:`View.learned`."""
-        return self.view.learned()
-
-    def anchors(self) -> NDArray[Any] | None:
-        """See :meth:`View.anchor_rows`."""
-        return self.view.anchor_rows()
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file in the folder, by name."""

@@ -182,7 +182,27 @@ class View:
     def search(
         self, codes: Any, k: Any, allow: Any = None, deny: Any = None, through: Searcher | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """See :meth:`Store.search`; `through` something else than a scan among those that may answer."""
+        """Hamming distances and ids of the k nearest codes, both (n, k).
+
+        Ties: smaller distance first, then the smaller row. Where there are fewer than k codes the rest is
+        2147483647 and -1.
+
+        Parameters
+        ----------
+        codes : (n, d // 8) array of uint8
+            Packed and padded as the stored ones; any strides.
+        k : int
+            At least 1; may exceed ntotal.
+        allow, deny : array_like of ids, or faiss.IDSelector, optional
+            Only items in `allow`, and none in `deny`, are looked at: see `scan.members`.
+        through : Searcher, optional
+            Something else than a scan among those that may answer.
+
+        Raises
+        ------
+        InputError
+            Another shape or dtype, k below 1, or ids that are no integers.
+        """
         distances, rows = (through or self.among(allow, deny)).nearest(codes, k)
         return distances, self._ids_at(rows)
 
@@ -199,7 +219,10 @@ class View:
     def range_search(
         self, codes: Any, radius: Any, allow: Any = None, deny: Any = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """See :meth:`Store.range_search`."""
+        """All codes at a Hamming distance less than `radius`, as Faiss has it: lims (n + 1,), D and ids.
+
+        Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, ordered as in `search`.
+        """
         lims, distances, rows = self.among(allow, deny).within(codes, radius)
         return lims, distances, self._ids_at(rows)
 
