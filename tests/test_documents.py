@@ -59,7 +59,7 @@ def by_codes(store, query, k, allowed=None):
     """Oracle: ids and scores from every stored code, bit by bit."""
     index = store.index
     H = index.hasher.decision_function(np.array([query]))[0]
-    live = [entry for entry in store.matching() if index._store.find([entry.number])]
+    live = [entry for entry in store.matching() if index._store.view.find([entry.number])]
     rows = []
     for entry in live:
         if allowed is None or entry.id in allowed:

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from woh_faiss import validate
 from woh_faiss.chunks import Chunk
-from woh_faiss.config import WOHConfig
-from woh_faiss.errors import InputError, LockedError, StoreError
+from woh_faiss.errors import InputError, LockedError
 from woh_faiss.index import WOHIndex
 from woh_faiss.naming import OnDuplicate, check_policy
 from woh_faiss.rerank import scores
 from woh_faiss.store import NO_ID
 from woh_faiss.tag_lists import TagLists
 
+from .document_folder import DOCUMENTS, opened
 from .entries import Entry, check_json, checked, tag_lists_of
 from .shelf import Shelf, ShelfWriting, Waiting
 
@@ -33,9 +33,6 @@ LEARN_FROM = 500
 RERANK = 1000
 #: Documents that get their codes in one round.
 ROUND = 10_000
-
-#: The folder's files.
-INDEX, DOCUMENTS = "codes.woh", "documents.sqlite"
 
 
 class Documents:
@@ -82,7 +79,7 @@ class Documents:
         self._timeout = timeout
         self._failed = 0  # documents with tags of which nothing could be learned
         self._lock = threading.RLock()
-        self._index = _opened(self.path, hyper)
+        self._index = opened(self.path, hyper)
         self._shelf = Shelf(self.path / DOCUMENTS, timeout)
         with suppress(LockedError):  # whoever holds it will do this
             self._settle(timeout=0)
@@ -283,34 +280,6 @@ class Documents:
                 found, numbers = found[np.concatenate([there[there], kept])], numbers[kept]
         length = np.linalg.norm(H) * np.sqrt(H.shape[1]) or 1.0  # a code is as long as √r
         return found / length, np.concatenate([I[0][there], numbers])
-
-
-def _opened(folder: Path, hyper: dict[str, Any]) -> WOHIndex:
-    """The index of a folder, made if there is none; it must have the hyper-parameters that are given."""
-    WOHConfig.from_dict(hyper)
-    if not os.path.lexists(folder / INDEX):
-        if os.path.lexists(folder / DOCUMENTS):
-            raise StoreError(f"{folder} has {DOCUMENTS} but no {INDEX}; restore both from a backup")
-        try:
-            if folder.exists() and any(folder.iterdir()):
-                raise StoreError(f"{folder} holds something else; give a new folder, or an empty one")
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
-        return WOHIndex.create(folder / INDEX, **hyper)
-    try:
-        index = WOHIndex.open(folder / INDEX)
-    except StoreError:
-        if os.path.lexists(folder / DOCUMENTS):
-            raise
-        return WOHIndex.create(folder / INDEX, **hyper)  # what died in the making is replaced
-    has = index.config.to_dict()
-    if other := [
-        f"{name} is {value!r}, not {has[name]!r}" for name, value in hyper.items() if has[name] != value
-    ]:
-        index.close()
-        raise InputError(f"{other[0]} as {folder} was made with; leave it out, or choose another folder")
-    return index
 
 
 def _ids(ids: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,7 +80,7 @@ class Scan:
     mapped: codefile.MappedCodes
     allowed: NDArray[np.bool_] | None
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Codes, those left out among them."""
         return len(self.mapped.codes)
@@ -104,13 +104,17 @@ class Scan:
 
         Smaller distances first, then smaller rows: exactly what a file without the other rows would answer.
         """
-        k, codes = validate.neighbours(k), self._checked(codes)
+        # Few calls, here and below: each takes 2 µs once a scan has emptied the caches, a query 700.
+        k, codes = validate.whole_number(k, "k", 1), self._checked(codes)
         n = len(codes)
         some = min(k, self.ntotal) if n else 0  # Faiss does not clamp k
         if some:
-            few = self._few if self.ntotal <= _FEW * self.rows else self._dropping
-            find = self._all if self.ntotal == self.rows else few
-            distances, rows = find(codes, some)
+            if self.ntotal == self.rows:
+                distances, rows = self._ask(self._flat(some), codes, some, self.rows)
+            elif self.ntotal <= _FEW * self.rows:
+                distances, rows = self._few(codes, some)
+            else:
+                distances, rows = self._dropping(codes, some)
             if some == k:
                 return distances, rows
         else:
@@ -164,21 +168,15 @@ class Scan:
             )
         return np.ascontiguousarray(codes)
 
-    def _parts(self, codes: NDArray[np.uint8], rows: int) -> Iterator[tuple[NDArray[np.uint8], bool]]:
+    def _parts(self, codes: NDArray[np.uint8], rows: int) -> list[tuple[NDArray[np.uint8], bool]]:
         """The queries in parts that Faiss is soon done with, and whether it should use one thread."""
-        alone, size = self._shared(codes, rows)
-        for start in range(0, len(codes), size):
-            yield codes[start : start + size], alone
-
-    def _shared(self, codes: NDArray[np.uint8], rows: int) -> tuple[bool, int]:
-        """Whether Faiss should use one thread, and for how many queries at once."""
         n, width = codes.shape
         # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
-        return n == 1 or n * rows < _SMALL, max(1, _AT_ONCE // max(1, rows * -(-width // 8)))
-
-    def _all(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
-        """Among all rows."""
-        return self._ask(self._flat(k), codes, k, self.rows)
+        alone = n == 1 or n * rows < _SMALL
+        size = max(1, _AT_ONCE // max(1, rows * -(-width // 8)))
+        if n <= size:
+            return [(codes, alone)]
+        return [(codes[start : start + size], alone) for start in range(0, n, size)]
 
     def _few(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
         """Among the few rows that are allowed, side by side."""
@@ -194,15 +192,12 @@ class Scan:
         self, index: Any, codes: NDArray[np.uint8], k: int, rows: int, **named: Any
     ) -> tuple[Distances, Rows]:
         """What Faiss answers, for k up to the number of rows."""
-        alone, size = self._shared(codes, rows)
-        if len(codes) <= size:  # most often; what a loop takes beside shows in a single query
-            with threads(alone):
-                one: tuple[Distances, Rows] = index.search(codes, k, **named)
-            return one
-        found = []
-        for some, _ in self._parts(codes, rows):
+        found: list[tuple[Distances, Rows]] = []
+        for some, alone in self._parts(codes, rows):
             with threads(alone):
                 found.append(index.search(some, k, **named))
+        if len(found) == 1:
+            return found[0]
         D, I = zip(*found, strict=True)
         return np.concatenate(D), np.concatenate(I)
 
@@ -214,7 +209,7 @@ class Scan:
         assert self.allowed is not None  # noqa: S101 - for mypy
         out = self.rows - self.ntotal
         more = min(self.rows, k + _SPARE + 2 * k * out // self.ntotal)
-        D, I = self._all(codes, more)
+        D, I = self._ask(self._flat(more), codes, more, self.rows)
         allowed = self.allowed[I]
         first = np.argsort(~allowed, axis=1, kind="stable")[:, :k]  # allowed ones first, in Faiss's order
         D, I = np.take_along_axis(D, first, axis=1), np.take_along_axis(I, first, axis=1)
