@@ -47,10 +47,10 @@ def _from_1(connection: sqlite3.Connection) -> None:
 
 
 def _from_2(connection: sqlite3.Connection) -> None:
-    found = sums.Sums(connection)
-    found.check("meta", "tags", "undo")  # new sums would hide what happened to them
+    sums.Sums(connection).check("meta", "tags", "undo")  # new sums would hide what happened to them
     for statement in schema.FROM_2:
         connection.execute(statement)
+    found = sums.Sums(connection)
     found.renew("tags", "vectors", "undo")
     found.store()
 

@@ -37,24 +37,23 @@ _MODULUS = 1 << 128
 
 def of(rows: Iterable[tuple[Any, ...]]) -> int:
     """The sum of `rows`, each a tuple of what SQLite holds."""
-    return sum(int.from_bytes(hashlib.sha256(repr(row).encode()).digest()[:16]) for row in rows) % _MODULUS
-
-
-def selects(connection: sqlite3.Connection) -> dict[str, str]:
-    """What is summed of a catalogue of this format."""
-    return SELECTS_2 if catalog.version(connection) == 2 else SELECTS
-
-
-def of_table(connection: sqlite3.Connection, table: str) -> int:
-    """The sum of a whole table."""
-    return of(connection.execute(selects(connection)[table]))
+    return sum(int.from_bytes(hashlib.sha256(repr(row).encode()).digest()[:16]) for row in rows)
 
 
 class Sums:
-    """The sums of one committed state, to be carried forward and stored again."""
+    """The sums of one committed state, to be carried forward and stored again.
+
+    Attributes
+    ----------
+    selects : dict
+        What is summed in its format, by table.
+    values : dict
+        The sums so far, in hex.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.selects = SELECTS_2 if catalog.version(connection) == 2 else SELECTS
         found = connection.execute("SELECT value FROM meta WHERE name = 'sums'").fetchone()
         self.values: dict[str, str] = {} if found is None else cells.parsed("meta.sums", found[0], dict)
         if not all(re.fullmatch("[0-9a-f]{32}", str(value)) for value in self.values.values()):
@@ -65,18 +64,22 @@ class Sums:
     ) -> None:
         """Rows that left a table, and rows that came."""
         now = int(self.values.get(table, "0"), 16)
-        self.values[table] = f"{(now - of(gone) + of(new)) % _MODULUS:032x}"
+        self.values[table] = _text(now - of(gone) + of(new))
+
+    def fits(self, table: str) -> bool:
+        """Whether a table is as it was written."""
+        return self.values.get(table) == self._whole(table)
 
     def check(self, *tables: str) -> None:
         """DatabaseError for a table that is not as it was written: renewing its sum would hide that."""
         for table in tables:
-            if self.values.get(table) != f"{of_table(self._connection, table):032x}":
+            if not self.fits(table):
                 raise sqlite3.DatabaseError(f"table {table} is not as it was written")
 
     def renew(self, *tables: str) -> None:
         """Tables that were changed as a whole are read."""
         for table in tables:
-            self.values[table] = f"{of_table(self._connection, table):032x}"
+            self.values[table] = self._whole(table)
 
     def store(self) -> None:
         """Write the sums, with that of `meta` as it is now."""
@@ -84,3 +87,10 @@ class Sums:
         self._connection.execute(
             "INSERT OR REPLACE INTO meta VALUES ('sums', ?)", (json.dumps(self.values, sort_keys=True),)
         )
+
+    def _whole(self, table: str) -> str:
+        return _text(of(self._connection.execute(self.selects[table])))
+
+
+def _text(total: int) -> str:
+    return f"{total % _MODULUS:032x}"

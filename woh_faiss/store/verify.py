@@ -95,11 +95,11 @@ class _Check:
         self._leftovers(seen, state, d)
 
     def _sums(self, run: sqlite3.Connection) -> None:
-        known = sums.Sums(run).values
-        if not known and catalog.version(run) == 1:
+        found = sums.Sums(run)
+        if not found.values and catalog.version(run) == 1:
             return  # format 1 had none
-        for table in sums.selects(run):
-            if known.get(table) != f"{sums.of_table(run, table):032x}":
+        for table in found.selects:
+            if not found.fits(table):
                 self.fault(schema.CATALOG, f"table {table} is not as it was written; {_RESTORE}")
 
     def _counts(self, run: sqlite3.Connection, seen: Snapshot) -> None:
@@ -180,10 +180,12 @@ class _Check:
                 if Path(name).name != name or not (self.folder / name).is_file():
                     self.fault(name, "is missing; restore it from a backup")
                     continue
-                held = Npy if name == schema.ANCHORS else Model
-                held(self.folder / name).check(fingerprint)
                 if name == schema.ANCHORS:
-                    Npy(self.folder / name).read()
+                    anchors = Npy(self.folder / name)
+                    anchors.check(fingerprint)
+                    anchors.read()
+                else:
+                    Model(self.folder / name).check(fingerprint)
 
     def _derived(self, seen: Snapshot, d: int) -> None:
         """Every derived index: its bytes, then its codes against those in place."""
