@@ -104,13 +104,12 @@ class Scan:
 
         Smaller distances first, then smaller rows: exactly what a file without the other rows would answer.
         """
-        # Few calls, here and below: each takes 2 µs once a scan has emptied the caches, a query 700.
-        k, codes = validate.whole_number(k, "k", 1), self._checked(codes)
+        k, codes = validate.neighbours(k), self._checked(codes)
         n = len(codes)
         some = min(k, self.ntotal) if n else 0  # Faiss does not clamp k
         if some:
             if self.ntotal == self.rows:
-                distances, rows = self._ask(self._flat(some), codes, some, self.rows)
+                distances, rows = self._ask(self._flat(some), codes, some)
             elif self.ntotal <= _FEW * self.rows:
                 distances, rows = self._few(codes, some)
             else:
@@ -141,7 +140,7 @@ class Scan:
         else:
             index, among = self.mapped.index, None
         counts, D, I = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int64)]
-        for some, alone in self._parts(codes, self.rows if among is None else len(among)):
+        for some, alone in self._parts(codes, index.ntotal):
             with threads(alone):
                 lims, distances, rows = index.range_search(some, radius)
             count = np.diff(lims.astype(np.int64))
@@ -182,18 +181,16 @@ class Scan:
         """Among the few rows that are allowed, side by side."""
         index, rows = self._gathered
         index.use_heap = k < _MANY
-        D, I = self._ask(index, codes, k, len(rows))
+        D, I = self._ask(index, codes, k)
         return D, rows[I]
 
     def _flat(self, k: int) -> Any:
         return self.mapped.index if k < _MANY else self.mapped.counting
 
-    def _ask(
-        self, index: Any, codes: NDArray[np.uint8], k: int, rows: int, **named: Any
-    ) -> tuple[Distances, Rows]:
+    def _ask(self, index: Any, codes: NDArray[np.uint8], k: int, **named: Any) -> tuple[Distances, Rows]:
         """What Faiss answers, for k up to the number of rows."""
         found: list[tuple[Distances, Rows]] = []
-        for some, alone in self._parts(codes, rows):
+        for some, alone in self._parts(codes, index.ntotal):
             with threads(alone):
                 found.append(index.search(some, k, **named))
         if len(found) == 1:
@@ -209,13 +206,13 @@ class Scan:
         assert self.allowed is not None  # noqa: S101 - for mypy
         out = self.rows - self.ntotal
         more = min(self.rows, k + _SPARE + 2 * k * out // self.ntotal)
-        D, I = self._ask(self._flat(more), codes, more, self.rows)
+        D, I = self._ask(self._flat(more), codes, more)
         allowed = self.allowed[I]
         first = np.argsort(~allowed, axis=1, kind="stable")[:, :k]  # allowed ones first, in Faiss's order
         D, I = np.take_along_axis(D, first, axis=1), np.take_along_axis(I, first, axis=1)
         short = allowed.sum(axis=1) < k
         if short.any():
-            D[short], I[short] = self._ask(self._flat(k), codes[short], k, self.rows, params=self._bitmap)
+            D[short], I[short] = self._ask(self._flat(k), codes[short], k, params=self._bitmap)
         return D, I
 
     @cached_property

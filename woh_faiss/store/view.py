@@ -203,9 +203,7 @@ class View:
         InputError
             Another shape or dtype, k below 1, or ids that are no integers.
         """
-        everything = allow is None and deny is None
-        finder = through or (self.everything if everything else self.among(allow, deny))
-        distances, rows = finder.nearest(codes, k)
+        distances, rows = (through or self.among(allow, deny)).nearest(codes, k)
         return distances, self._ids_at(rows)
 
     def search_codes(
