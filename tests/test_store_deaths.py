@@ -19,7 +19,7 @@ import store_worker
 from store_worker import chunk, commit
 
 from woh_faiss.errors import LockedError, StoreError
-from woh_faiss.store import Store, database
+from woh_faiss.store import Store, writer_lock
 
 WORKER = [sys.executable, store_worker.__file__]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -122,7 +122,7 @@ def test_a_second_writer_that_waits_gets_its_turn_and_sees_the_first_ones_round(
 @pytest.mark.parametrize("left", ["", "x y", "1 2 3", f"{2**40} 1", "-1 1e30"])
 def test_what_a_dead_writer_says_of_itself_is_not_believed(holder, left):
     path, _ = holder
-    (path / database.HOLDER).write_text(left)
+    (path / writer_lock.NAME).write_text(left)
     with (
         Store.open(path) as store,
         pytest.raises(LockedError, match="by another process; waited"),

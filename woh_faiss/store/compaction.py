@@ -95,14 +95,15 @@ def _places(writing: Writing, alive: NDArray[np.bool_], first: int) -> list[tupl
     return found
 
 
-def scrub(connection: sqlite3.Connection, timeout: float) -> bool:
+def scrub(writing: Writing, timeout: float) -> bool:
     """Leave nothing in the catalogue's pages and log of what is not there any more; needs no transaction.
 
     False where others were busy with the catalogue, or the disk was full: then only the traces remain.
     """
+    connection = writing.connection
     try:
         connection.execute(f"PRAGMA busy_timeout = {int(timeout * 1000)}")
-        with files.step("VACUUM"):
+        with writing.lock.committing(), files.step("VACUUM"):
             connection.execute("VACUUM")
         busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except (sqlite3.Error, OSError):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from woh_faiss.errors import LockedError, StoreError
 
-from . import forking, schema
+from . import files, forking, schema, writer_lock
 
 T = TypeVar("T")
 #: Values a SELECT asks for at once; far below SQLite's limit on parameters.
@@ -42,33 +42,25 @@ def _primary(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) or 0) & 0xFF
 
 
-#: Who holds the writer lock: its process id, and since when, in seconds since 1970.
-HOLDER = f"{schema.CATALOG}-writer"
-
-
 def _holder(folder: Path) -> str:
     """Who holds the lock, for a message; what is said there may be of one who died."""
     try:
-        pid, since = map(int, (folder / HOLDER).read_text("ascii").split())
+        pid, since = writer_lock.holder(folder) or (0, 0)
         with suppress(PermissionError):  # somebody else's process
             os.kill(max(pid, 1), 0)
         when = datetime.fromtimestamp(since).astimezone()
     except (OSError, ValueError, OverflowError):
+        pid = 0
+    if pid < 1:
         return "another process"
     return f"{'this ' if pid == os.getpid() else ''}process {pid} since {when:%Y-%m-%d %H:%M:%S}"
 
 
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Says meanwhile who holds the lock; a hint that nothing depends on."""
-    note = folder / HOLDER
-    with suppress(OSError):
-        note.write_text(f"{os.getpid()} {int(time.time())}\n", "ascii")
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            note.unlink()
+def _locked_out(folder: Path, waited: float) -> LockedError:
+    return LockedError(
+        f"{folder} is being written by {_holder(folder)}; waited {waited:g} s; "
+        "try again when that has ended, or give a longer timeout"
+    )
 
 
 @contextmanager
@@ -79,10 +71,7 @@ def failures(folder: Path, waited: float) -> Iterator[None]:
     except sqlite3.Error as error:
         code = _primary(error)
         if code in _TAKEN:
-            raise LockedError(
-                f"{folder} is being written by {_holder(folder)}; waited {waited:g} s; "
-                "try again when that has ended, or give a longer timeout"
-            ) from error
+            raise _locked_out(folder, waited) from error
         way_out = _WAYS_OUT.get(code, "cannot be used; restore it from a backup, or build the index again")
         said = f"SQLite: {error}" if hasattr(error, "sqlite_errorcode") else str(error)  # ours have no code
         raise StoreError(f"{folder / schema.CATALOG} {way_out} ({said})") from error
@@ -115,6 +104,7 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     """
     path = folder / schema.CATALOG
     with forking.gate, failures(folder, _READER_PATIENCE):
+        writer_lock.settle_doubt(folder, _READER_PATIENCE, lambda lock: _resolve_for_reader(folder, lock))
         try:
             with closing(connect(path, "mode=ro", _READER_PATIENCE)) as connection:
                 return query(connection)
@@ -137,24 +127,71 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
 def _refuse_log(path: Path) -> None:
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size:
-        raise StoreError(
-            f"{path.parent} is read-only and its last writer did not end cleanly; "
-            "open it once where it can be written"
-        )
+        raise _unfinished(path.parent)
+
+
+def _unfinished(folder: Path) -> StoreError:
+    return StoreError(
+        f"{folder} is read-only and its last writer did not end cleanly; open it once where it can be written"
+    )
+
+
+def resolve(connection: sqlite3.Connection, lock: writer_lock.WriterLock) -> None:
+    """Make certain which state is the newest: a COMMIT of the same content, after the log's counted frames.
+
+    Frames that nobody counted are overwritten by it, or recovery has counted them by now.
+    """
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(f"PRAGMA user_version = {version}")  # writes a page, whatever is in it
+        with files.step("COMMIT of a resolution"):
+            connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    lock.resolved()
+
+
+def _resolve_for_reader(folder: Path, lock: writer_lock.WriterLock) -> None:
+    """`resolve`, as far as a reader can: where the disk is full the state that is counted is good enough."""
+    if not lock.writable:
+        _refuse_log(folder / schema.CATALOG)
+        return
+    try:
+        with closing(connect(folder / schema.CATALOG, "mode=rw", _READER_PATIENCE)) as connection:
+            resolve(connection, lock)
+    except sqlite3.OperationalError as error:
+        if _primary(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise _unfinished(folder) from error
+        if _primary(error) not in (*_TAKEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise
 
 
 @contextmanager
-def locked(folder: Path, timeout: float) -> Iterator[sqlite3.Connection]:
-    """A connection that holds the writer lock (BEGIN IMMEDIATE); LockedError after `timeout` seconds."""
-    with failures(folder, timeout), forking.gate:
-        connection = connect(folder / schema.CATALOG, "mode=rw", timeout, forking.Connection)
-    with closing(connection):
-        with failures(folder, timeout):
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA secure_delete = ON")
-            _begin(connection, timeout)
-        with _held(folder):
-            yield connection
+def locked(folder: Path, timeout: float) -> Iterator[tuple[sqlite3.Connection, writer_lock.WriterLock]]:
+    """A connection in a transaction under the writers' lock; LockedError after `timeout` seconds.
+
+    What a writer that died left in doubt is resolved by then.
+    """
+    end = time.monotonic() + timeout
+    lock = None
+    try:
+        with failures(folder, timeout), files.failures(folder, "write"), forking.gate:
+            connection = connect(folder / schema.CATALOG, "mode=rw", timeout, forking.Connection)
+        with closing(connection):
+            with failures(folder, timeout), files.failures(folder, "write"):
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("PRAGMA secure_delete = ON")
+                lock = writer_lock.take(folder, timeout, lambda lock: resolve(connection, lock))
+                if lock is None:
+                    raise _locked_out(folder, timeout)
+                _begin(connection, max(0.0, end - time.monotonic()))
+            yield connection, lock
+    finally:
+        if lock is not None:
+            lock.free()
 
 
 def _begin(connection: sqlite3.Connection, timeout: float) -> None:

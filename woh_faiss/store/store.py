@@ -233,8 +233,8 @@ class Store:
 
         self.view  # noqa: B018 - says so where it was closed
         keep = max(1, int(self.config.get("keep_models", _KEEP_MODELS)))
-        with database.locked(self.path, timeout) as connection:
-            update = Writing(self.path, connection, self.d, keep)
+        with database.locked(self.path, timeout) as (connection, lock):
+            update = Writing(self.path, connection, lock, self.d, keep)
             try:
                 self.refresh()
                 yield update
@@ -249,7 +249,7 @@ class Store:
 
             gone = compaction.compact(writing)
             writing.end()
-            clean = compaction.scrub(writing.connection, timeout)
+            clean = compaction.scrub(writing, timeout)
         return gone, clean
 
     @staticmethod

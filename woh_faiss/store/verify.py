@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from woh_faiss.errors import LockedError, StoreError, WOHError
+from woh_faiss.errors import StoreError, WOHError
 
-from . import catalog, codefile, database, derived, files, kinds, schema, sums
+from . import catalog, codefile, database, derived, files, kinds, schema, sums, writer_lock
 from .compaction import mapped
 from .model import Model, Npy
 from .records import Snapshot, State
@@ -26,7 +26,7 @@ _RESTORE = "restore it from a backup, or build the index again"
 def verify(folder: Path) -> list[str]:
     """All faults of the index in `folder`, a line each: which file, what, what to do; none if it is sound.
 
-    Reads every file once; takes no lock but for a moment, to tell a writer at work from one that died.
+    Reads every file once. Writers wait for a moment, in which what is left of one that died is looked for.
     """
     faults: list[str] = []
     for _ in range(_ATTEMPTS):
@@ -206,20 +206,17 @@ class _Check:
         """Files that do not belong here; what a writer left only if none is at work."""
         with self.noting("."):
             ours = {schema.CATALOG, schema.CODES, schema.IDS, *state.models}
-            ours |= {schema.CATALOG + end for end in ("-wal", "-shm")} | {database.HOLDER}
+            ours |= {schema.CATALOG + end for end in ("-wal", "-shm")} | {writer_lock.NAME}
             ours |= {schema.ANCHORS} if state.anchors else set()
             ours |= {known.name for known in state.derived}
             left = {path.name for path in strays(self.folder, state)}
             for path in sorted(self.folder.iterdir()):
                 if path.name not in ours | left:
                     self.fault(path.name, "is no file of an index; move it elsewhere")
-        try:
-            with database.locked(self.folder, 0):
+        # Of a writer at work these are its files.
+        with writer_lock.no_writer(self.folder, 0) as alone:
+            if alone:
                 self._left(seen, state, d)
-        except LockedError:
-            pass  # a writer is at work: these are its files
-        except StoreError:
-            self._left(seen, state, d)  # a folder that may only be read: nobody else is asked
 
     def _left(self, seen: Snapshot, state: State, d: int) -> None:
         with self.noting("."):

@@ -23,6 +23,7 @@ from .lookups import Lookups, check_text
 from .model import Model, check_arrays, write_npy
 from .records import Snapshot, State
 from .settling import settle
+from .writer_lock import WriterLock
 
 
 class Writing(Lookups):
@@ -34,12 +35,14 @@ class Writing(Lookups):
         The committed state, which no other writer can change now.
     state : State
         What the files of that state are.
-    folder, connection, d : Path, sqlite3.Connection, int
+    folder, connection, lock, d : Path, sqlite3.Connection, WriterLock, int
         For `compaction`.
     """
 
-    def __init__(self, folder: Path, connection: sqlite3.Connection, d: int, keep_models: int) -> None:
-        self.folder, self.connection = folder, connection
+    def __init__(
+        self, folder: Path, connection: sqlite3.Connection, lock: WriterLock, d: int, keep_models: int
+    ) -> None:
+        self.folder, self.connection, self.lock = folder, connection, lock
         self.d, self._keep = d, keep_models
         self._open = True
         with database.failures(folder, 0):
@@ -195,7 +198,7 @@ class Writing(Lookups):
                 catalog.write_state(self.connection, state)
                 ledger.close()
                 new = catalog.snapshot(self.connection)
-                with files.step("COMMIT"):
+                with self.lock.committing(), files.step("COMMIT"):
                     self.connection.execute("COMMIT")
         except BaseException:
             self.end()
@@ -210,23 +213,22 @@ class Writing(Lookups):
         if self.connection.in_transaction:
             with suppress(sqlite3.Error):
                 self.connection.execute("ROLLBACK")
-            self._tidy()
+        elif not self.lock.in_doubt:
+            return
+        self._tidy()
 
     def _tidy(self) -> None:
-        """Settle the files after COMMIT or ROLLBACK, if no other writer has come in between.
+        """Settle the files after COMMIT or ROLLBACK: they are cut to a state that is certain, or not at all.
 
-        Both give the lock away, so it is taken again and the catalogue read again: files are only ever
-        cut to what is committed under the lock that is held. A writer that was faster settles them
-        itself, and the next one does if the disk fails here; so nothing here is an error.
+        The writers' lock is still held, so that no other writer can come in between. The next one settles
+        them if the disk fails here; so nothing here is an error.
         """
         with suppress(OSError, StoreError, sqlite3.Error):
-            self.connection.execute("PRAGMA busy_timeout = 0")
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
+            if self.lock.in_doubt:
+                database.resolve(self.connection, self.lock)
+            with database.moment(self.connection):
                 state, now = catalog.read_state(self.connection), catalog.snapshot(self.connection)
-                settle(self.folder, self.d, state, now)
-            finally:
-                self.connection.execute("ROLLBACK")
+            settle(self.folder, self.d, state, now)
 
     def _append(self, codes: NDArray[np.uint8], ids: NDArray[np.int64]) -> str:
         """Codes and ids behind the committed end; SHA-256 of their bytes."""

@@ -1,0 +1,114 @@
+"""No order of deaths, errors, delays and readers loses an index, or lets a round come or go by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers import faults
+from helpers.commit_faults import add, start
+
+from woh_faiss import WOHIndex
+from woh_faiss.errors import StoreError
+from woh_faiss.store import files, writer_lock
+
+pytestmark = pytest.mark.skipif(faults.COMPILER is None, reason="no C compiler for the shim")
+HELPERS = Path(faults.__file__).parent
+#: Combinations of each kind; `python tests/helpers/commit_faults.py` says how all of them are run.
+AMOUNT = 300 if os.environ.get("WOH_FULL") else 60
+
+
+def lines(script, folder, *arguments):
+    with faults.preloaded(HELPERS / script, folder, *arguments) as process:
+        found = [json.loads(line) for line in process.stdout]
+    assert process.returncode == 0
+    return found
+
+
+@pytest.mark.parametrize("how", ["killed", "sync fails"])
+@pytest.mark.parametrize("next_writer", ["no-op", "refused", "nobody"])
+def test_a_commit_that_nobody_counted_is_never_brought_back(how, next_writer, tmp_path):
+    """The frames are in the log, a reader keeps its index alive, and the next writer commits nothing."""
+    ((before, died, then, alone, after, faults_found),) = lines(
+        "ghost_commit.py", tmp_path, tmp_path / "i", how, next_writer
+    )
+    assert [before, died, then, alone] == [81, 81, 81, 81]
+    assert after == 86  # the same ids are free: the interrupted round has left nothing
+    assert faults_found == []
+
+
+@pytest.mark.parametrize("victim", ["add", "remove", "compact"])
+@pytest.mark.parametrize("where", ["commit", "settling"])
+def test_a_fault_at_any_call_beside_any_reader_before_any_writer(where, victim, tmp_path):
+    *wrong, counts = lines("commit_faults.py", tmp_path, tmp_path / "i", where, victim, AMOUNT)
+    assert wrong == []
+    assert counts["run"] == AMOUNT
+    assert any("killed" in end for end in counts["ends"])
+    print(counts)
+
+
+def test_a_reader_of_a_copied_folder_writes_nothing(tmp_path):
+    """The copy of a folder in doubt is decided by SQLite's recovery; only its own next writer resolves."""
+    start(tmp_path / "i")
+    catalogue = (tmp_path / "i" / "catalog.db").stat()
+    line = f"1 1 committing {catalogue.st_dev} {catalogue.st_ino}".ljust(95) + "\n"
+    shutil.copytree(tmp_path / "i", tmp_path / "copy")
+    for folder in ("i", "copy"):
+        (tmp_path / folder / writer_lock.NAME).write_text(line)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "copy").iterdir()}
+    WOHIndex.open(tmp_path / "copy").close()
+    after = {p.name: p.read_bytes() for p in (tmp_path / "copy").iterdir()}
+    assert {name: after[name] for name in before} == before
+    WOHIndex.open(tmp_path / "i").close()
+    assert not (tmp_path / "i" / writer_lock.NAME).exists()
+
+
+def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path):
+    start(tmp_path / "i")
+    ready, told = os.pipe(), os.pipe()
+    with WOHIndex.open(tmp_path / "i") as index:
+        with index._store.writing():
+            child = os.fork()
+            if child == 0:
+                os.write(ready[1], b"r")
+                os.read(told[0], 1)
+                os._exit(0)
+            os.read(ready[0], 1)
+        with index._store.writing(timeout=0):  # while the child lives
+            pass
+    os.write(told[1], b"g")
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("made", ["link", "pipe", "folder"])
+def test_a_lock_file_that_is_no_file_is_refused_and_left(made, tmp_path):
+    start(tmp_path / "i")
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    path = tmp_path / "i" / writer_lock.NAME
+    {"link": lambda: path.symlink_to(target), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[made]()
+    with WOHIndex.open(tmp_path / "i") as index, pytest.raises(StoreError, match="is not a regular file"):
+        index.remove([3])
+    assert target.read_text() == "precious"
+    assert any(writer_lock.NAME in fault for fault in WOHIndex.verify(tmp_path / "i"))
+
+
+def test_the_commit_is_marked_before_and_after(tmp_path):
+    """Order of the design: the line says so before COMMIT, and not any more once files are settled."""
+    start(tmp_path / "i")
+    path, seen = tmp_path / "i" / writer_lock.NAME, {}
+
+    def on_step(name):
+        if path.exists():
+            seen.setdefault(name, path.read_text().split()[2])
+
+    with WOHIndex.open(tmp_path / "i") as index, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "on_step", on_step)
+        add(index)
+    assert seen["before write codes.faiss"] == "writing"
+    assert seen["before COMMIT"] == seen["after COMMIT"] == "committing"
+    assert seen["before patch codes.faiss"] == "writing"
+    assert not path.exists()
