@@ -79,8 +79,14 @@ PWRITE(pwrite64, off64_t)
     int h = mode >= 0 && of_handle(f) ? hit(#name) : 0; \
     if (h == 1 || h == 2) return -1; \
     END(real passed); }
-ON_HANDLE(fsync, (int f), (f))
-ON_HANDLE(fdatasync, (int f), (f))
+#define ON_SYNC(name) int name(int f) { \
+    REAL(name); \
+    int h = mode >= 0 && of_handle(f) ? hit(#name) : 0; \
+    if (h == 1 || h == 2) return -1; \
+    if (mode == COUNT) return 0; \
+    END(real(f)); }
+ON_SYNC(fsync)
+ON_SYNC(fdatasync)
 ON_HANDLE(ftruncate, (int f, off_t n), (f, n))
 ON_HANDLE(ftruncate64, (int f, off64_t n), (f, n))
 ON_HANDLE(fchmod, (int f, mode_t m), (f, m))
