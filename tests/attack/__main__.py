@@ -46,7 +46,9 @@ def parsed() -> argparse.Namespace:
 
 def working_folder(given: argparse.Namespace) -> Path:
     """A folder on a disk; exits where there is none."""
-    choices = [given.work] if given.work else [given.checkout / ".attack", Path(tempfile.gettempdir()) / "attack"]
+    choices = (
+        [given.work] if given.work else [given.checkout / ".attack", Path(tempfile.gettempdir()) / "attack"]
+    )
     for choice in choices:
         try:
             choice.mkdir(parents=True, exist_ok=True)
@@ -55,20 +57,24 @@ def working_folder(given: argparse.Namespace) -> Path:
         if harness.disk_of(choice) not in harness.WITHOUT_DISK:
             return choice.resolve()
     tried = ", ".join(f"{choice}" for choice in choices)
-    raise SystemExit(f"none of these can be written and is on a disk, which attacks need: {tried}; give --work")
+    raise SystemExit(
+        f"none of these can be written and is on a disk, which attacks need: {tried}; give --work"
+    )
 
 
 def shim_of(work: Path) -> Shim | None:
-    """The shim, loaded before libc: compiles it and starts this program again where it is not; None without cc."""
+    """The shim; where it is not loaded yet, this program starts again with it. None without a C compiler."""
     library = work / "shim.so"
     if os.environ.get("LD_PRELOAD") == str(library):
         return Shim(library)
     if shutil.which("cc") is None:
         return None
-    source = Path(__file__).with_name("shim.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
+    source, made = Path(__file__).with_name("shim.c"), library.with_suffix(f".{os.getpid()}")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(made), str(source), "-ldl"], check=True)
+    made.replace(library)  # another run may have the old one loaded
     os.environ["LD_PRELOAD"] = str(library)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+    return None
 
 
 def main() -> int:

@@ -69,7 +69,9 @@ def written_inputs(folder: Path) -> dict[str, str]:
     paths = {name: str(folder / f"{name}.npz") for name in ("queries", "more")}
     np.savez(paths["queries"], features=QUERIES)
     X, tags = features(7, 12)
-    np.savez(paths["more"], features=X, tags=np.array([";".join(row) for row in tags]), ids=np.arange(900, 912))
+    np.savez(
+        paths["more"], features=X, tags=np.array([";".join(row) for row in tags]), ids=np.arange(900, 912)
+    )
     return paths
 
 
@@ -79,7 +81,10 @@ def damage(path: Path, rng: random.Random) -> str:
     kind = rng.choice(["flip", "flip", "flip", "flips", "cut", "zeroed page", "grown"])
     at = rng.randrange(len(data))
     if kind in ("flip", "flips"):
-        for place in [at, *(rng.randrange(len(data)) for _ in range(rng.choice([3, 30]) * (kind == "flips")))]:
+        for place in [
+            at,
+            *(rng.randrange(len(data)) for _ in range(rng.choice([3, 30]) * (kind == "flips"))),
+        ]:
             data[place] ^= 1 << rng.randrange(8)
     elif kind == "cut":
         del data[at:]
@@ -149,5 +154,6 @@ def kind_of(name: str) -> str:
 def _difference(found: Any, right: Any) -> str:
     for mine, theirs in zip(right, found, strict=True):
         if mine != theirs:
-            return f"right {[it for it in mine if it not in theirs][:3]}, found {[it for it in theirs if it not in mine][:3]}"
+            gone, new = ([it for it in a if it not in b][:3] for a, b in ((mine, theirs), (theirs, mine)))
+            return f"right {gone}, found {new}"
     return "the order"

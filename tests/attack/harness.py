@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 #: Seconds any one command may take, memory it may take beyond what is loaded, and where the system steps in.
-PATIENCE, MEMORY, CEILING = 20, 512 << 20, 4 << 30
+PATIENCE, MEMORY, CEILING = 30, 512 << 20, 4 << 30
 #: File systems on which fsync takes no time, so that the worst faults never show.
 WITHOUT_DISK = {"tmpfs", "ramfs", "hugetlbfs"}
 #: Failures of one kind whose folders are kept.
 KEPT = 3
 
 
-class Failure(Exception):
+class Failure(Exception):  # noqa: N818 - of a promise, told by a count
     """The product broke a promise: its kind, and what was seen."""
 
     def __init__(self, kind: str, seen: str = "") -> None:
@@ -43,7 +43,7 @@ class Attack:
 
     def __init__(self, name: str, work: Path, seed: int, seconds: float, run: int | None) -> None:
         self.name, self.seed, self.only_run = name, seed, run
-        self.folder = work / name
+        self.folder = work / f"{name}.{os.getpid()}"  # two may attack at once
         self.kept = work / "kept"
         self.runs, self.counts, self.failures = 0, Counter[str](), Counter[str]()
         self._end, self._said = time.monotonic() + seconds, time.monotonic()
@@ -76,7 +76,8 @@ class Attack:
         if folder.exists():  # as it is, whatever is in it: a plain copy would wait at a FIFO
             with contextlib.suppress(OSError):
                 shutil.move(folder, kept / folder.name)
-        print(f"{self.name}: FAILURE {failure}\n    kept in {kept}; {again}", flush=True)
+        last = story.splitlines()[-1:] or [""]
+        print(f"{self.name}: FAILURE {failure} ({last[0]})\n    kept in {kept}; {again}", flush=True)
 
     def line(self) -> str:
         """The counts so far, on one line."""
@@ -114,6 +115,7 @@ def _first_use(folder: Path) -> None:
     """Do all that children will do once here, so that they need not import and set up what it needs."""
     from life import Operation, perform
     from model import CONFIG, features, look
+
     from woh_faiss import WOHIndex
 
     removed(folder)
@@ -219,8 +221,8 @@ def command(*argv: str, seconds: float = PATIENCE, cwd: Path | None = None) -> R
     def work() -> int:
         os.dup2(out, 1), os.dup2(err, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115, PTH123 - the child's own, until it ends
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115, PTH123
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the child's own, until it ends
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         sys.argv = ["woh-index", *argv]
         warnings.simplefilter("ignore", ResourceWarning)
         if cwd is not None:
@@ -275,7 +277,7 @@ def contents(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_symlink():
-            found[name] = ("link", os.readlink(path))
+            found[name] = ("link", str(path.readlink()))
         elif path.is_file():
             size = path.stat().st_size
             found[name] = path.read_bytes() if size < 64 << 20 else ("huge", size)

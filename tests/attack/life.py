@@ -1,4 +1,4 @@
-"""The life of one index under attack: a writer that is struck down beside readers, and what must hold after it."""
+"""The life of one index under attack: a writer struck down beside readers, and what must hold after that."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,7 +194,7 @@ class Life:
         self.state = self._look()
 
     def episode(self, rng: random.Random, strike: Strike) -> None:
-        """One strike at a random writer beside random readers, and all looks after it; Failure if one fails."""
+        """One strike at a random writer beside random readers, and the looks after it."""
         if len(self.state.items) > OLD_AGE or self._age > 80:
             self.begin()
         self._age += 1
@@ -201,10 +202,8 @@ class Life:
             self._episode(rng, strike)
         finally:
             for reader in self._readers:
-                try:
+                with suppress(Failure):  # the one that ended the episode is told
                     reader.end(kill=True)
-                except Failure:
-                    pass
             self._readers = []
 
     def _episode(self, rng: random.Random, strike: Strike) -> None:
@@ -257,7 +256,7 @@ class Life:
         name = rng.choice(among)
         seed = rng.randrange(10**6)
         there = [*self.state.items]
-        if name == "remove" and len(there) < 30 or name == "replace" and not there:
+        if len(there) < {"remove": 30, "replace": 1}.get(name, 0):
             name = "add"
         if name in ("add", "update"):
             n = rng.choice([1, 3, 30]) if name == "add" else rng.choice([5, 30])
@@ -298,7 +297,13 @@ class Life:
         return new, calls, seconds
 
     def _strike(self, what: Operation, strike: Strike, calls: int, seconds: float) -> Ended:
-        armed = {"die before": DIE_BEFORE, "die after": DIE_AFTER, "once": ONCE, "always": ALWAYS, "short": SHORT}
+        armed = {
+            "die before": DIE_BEFORE,
+            "die after": DIE_AFTER,
+            "once": ONCE,
+            "always": ALWAYS,
+            "short": SHORT,
+        }
         mode = armed.get(strike.kind)
 
         def work() -> None:
@@ -325,7 +330,7 @@ class Life:
     def _next_writer(self, rng: random.Random, states: list[State]) -> tuple[list[State], str]:
         """A writer that nobody strikes; the states that readers may have seen by now, and what it did."""
         what = self._operation(rng, NEXT)
-        if what.name == "refused add" and not what.ids or what.name == "none":
+        if what.name == "none" or (what.name == "refused add" and not what.ids):
             return states, "none"
         ended = forked(lambda: perform(self.folder, what))
         self._tell(f"next writer: {what.name} of {len(what.ids)}: {ended.how}")

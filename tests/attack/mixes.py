@@ -41,7 +41,7 @@ def run(attack: Attack, shim: Shim | None) -> None:
 
 
 def made(folder: Path) -> dict[str, Path]:
-    """Folders of moments: of one index early, later, with a log, compacted, rolled back; and of another index."""
+    """Folders of moments of one index, and of another index."""
     index, other = folder / "index.woh", folder / "other.woh"
 
     def keep(name: str) -> None:
@@ -123,7 +123,9 @@ def tried(folder: Path, states: dict[str, Any], inputs: dict[str, str], what: st
     if isinstance(now, str):
         raise Failure(f"{what}, then all is refused", now[-300:])
     gone = {7} if what == "remove" else set()
-    lost = [] if what == "rollback" else [i for i in {*found.items} - gone if now.items.get(i) != found.items[i]]
+    lost = (
+        [] if what == "rollback" else [i for i in {*found.items} - gone if now.items.get(i) != found.items[i]]
+    )
     if lost:
         raise Failure(f"{what} lost what was right", f"items {lost[:5]}")
     return "right" if not told.code else "right, and verify tells"

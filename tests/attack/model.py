@@ -45,7 +45,11 @@ class State:
     def codes(self, ids: list[int]) -> NDArray[np.uint8]:
         """Codes of these ids, a row each."""
         joined = b"".join(self.items[i][0] for i in ids)
-        return np.frombuffer(joined, np.uint8).reshape(len(ids), -1) if ids else np.empty((0, BITS // 8), np.uint8)
+        return (
+            np.frombuffer(joined, np.uint8).reshape(len(ids), -1)
+            if ids
+            else np.empty((0, BITS // 8), np.uint8)
+        )
 
     def answers(self, ntotal: int, D: list[list[int]], I: list[list[int]]) -> bool:
         """Whether this state answers so: every distance and id by brute force, ties in any order."""
@@ -66,10 +70,11 @@ class State:
     def differs(self, other: State) -> str:
         """How another state differs, in words."""
         mine, others = {*self.items}, {*other.items}
+        hashing = "same" if self.queries == other.queries else "another"
         changed = [i for i in mine & others if self.items[i] != other.items[i]]
         return (
-            f"round {self.round} and {other.round}; {len(mine - others)} items gone, {len(others - mine)} new, "
-            f"{len(changed)} changed; hash function {'same' if self.queries == other.queries else 'another'}"
+            f"round {self.round} and {other.round}; {len(mine - others)} items gone, "
+            f"{len(others - mine)} new, {len(changed)} changed; hash function: {hashing}"
         )
 
 
@@ -87,7 +92,7 @@ def asked(index: Any) -> tuple[int, list[list[int]], list[list[int]]]:
 def look(folder: Path, known: dict[int, bytes] | None = None) -> State:
     """All of an index that its public calls tell; ValueError if its own answers do not fit together.
 
-    An item whose distances from all queries are those of its `known` code has that code; others are asked for it.
+    An item whose distances are those of its `known` code has that code; of others it is asked for.
     """
     from woh_faiss import WOHIndex
 
