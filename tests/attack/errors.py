@@ -18,6 +18,7 @@ def run(attack: Attack, shim: Shim | None) -> None:
         return
 
     def strike(rng: random.Random) -> Strike:
-        return Strike(rng.choice(["once", "once", "always", "short"]), rng.random(), rng.choice(ERRORS))
+        kind = rng.choice(["once", "once", "always", "short"])
+        return Strike(kind, rng.random(), rng.random() < 0.5, rng.choice(ERRORS))
 
     live(attack, shim, strike)

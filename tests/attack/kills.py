@@ -13,6 +13,6 @@ def run(attack: Attack, shim: Shim | None) -> None:
     kinds = ["time", "log grows", "log grows"] + (["die before", "die after"] * 2 if shim else [])
 
     def strike(rng: random.Random) -> Strike:
-        return Strike(rng.choice(kinds), rng.random())
+        return Strike(rng.choice(kinds), rng.random(), commit=rng.random() < 0.5)
 
     live(attack, shim, strike)

@@ -69,18 +69,33 @@ def perform(folder: Path, what: Operation) -> list[bytes] | None:
     return None
 
 
+class Calls(NamedTuple):
+    """System calls of an operation on its folder: how many, first and last on SQLite's log."""
+
+    all: int = 40
+    log_first: int = -1
+    log_last: int = -1
+
+    def at(self, share: float, commit: bool) -> int:
+        """The call at a share of all, or of those from the first to the last on the log and two more."""
+        first, end = (self.log_first, self.log_last + 3) if commit and self.log_first >= 0 else (0, self.all)
+        return first + int(share * (end - first))
+
+
 class Shim:
     """shim.c, compiled and loaded into this process before libc; it acts once it is armed, in a child."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
-        self._library.attack_seen.restype = ctypes.c_long
+        for name in ("attack_seen", "attack_log_first", "attack_log_last"):
+            getattr(self._library, name).restype = ctypes.c_long
 
     def arm(self, folder: Path, call: int, mode: int, error: int = 0) -> None:
         self._library.attack_arm(os.fsencode(folder) + b"/", ctypes.c_long(call), mode, error)
 
-    def seen(self) -> int:
-        return int(self._library.attack_seen())
+    def seen(self) -> Calls:
+        library = self._library
+        return Calls(library.attack_seen(), library.attack_log_first(), library.attack_log_last())
 
 
 class Reader:
@@ -158,10 +173,11 @@ def read(kind: str, folder: Path, out: Any, said: int, told: int) -> None:
 
 
 class Strike(NamedTuple):
-    """How a writer is struck: `at` is a share of its time, or of its system calls."""
+    """How a writer is struck, and at which share of its time, its system calls, or those of its commit."""
 
     kind: str
     at: float
+    commit: bool = False
     error: int = 0
 
 
@@ -218,7 +234,7 @@ class Life:
         kinds = " + ".join(reader.kind for reader in self._readers) or "nobody"
         ended = self._strike(what, strike, calls, seconds)
         how = ended.value[0] if ended.how == "raised" else ended.how
-        self._tell(f"{what.name} of {len(what.ids)} struck by {strike} of {calls} beside {kinds}: {how}")
+        self._tell(f"{what.name} of {len(what.ids)} struck by {strike}, {calls}, beside {kinds}: {how}")
         if ended.how == "hang":
             raise Failure("hang", f"{what.name}, {strike}")
         if ended.how == "raised" and not ended.value[1]:
@@ -267,21 +283,21 @@ class Life:
             return Operation(name, seed, tuple(rng.sample(there, k)))
         return Operation(name, seed)
 
-    def _rehearse(self, what: Operation, old: State, timed: bool) -> tuple[State | None, int, float]:
+    def _rehearse(self, what: Operation, old: State, timed: bool) -> tuple[State | None, Calls, float]:
         """(state after it, system calls, seconds) of an operation on a copy; no state where it is refused."""
         copied(self.folder, self._copy)
 
-        def work() -> tuple[list[bytes] | None, int]:
+        def work() -> tuple[list[bytes] | None, Calls]:
             if self._shim and not timed:
                 self._shim.arm(self._copy, -1, COUNT)
             codes = perform(self._copy, what)
-            return codes, self._shim.seen() if self._shim else 0
+            return codes, self._shim.seen() if self._shim else Calls()
 
         began = time.monotonic()
         ended = forked(work)
         seconds = time.monotonic() - began
         if ended.how == "raised" and ended.value[1]:
-            return None, 40, seconds
+            return None, Calls(), seconds
         if ended.how != "done":
             raise Failure("a writer on a copy", str(ended.value)[-500:])
         codes, calls = ended.value
@@ -296,7 +312,7 @@ class Life:
             raise Failure("other codes than encode gives", what.name)
         return new, calls, seconds
 
-    def _strike(self, what: Operation, strike: Strike, calls: int, seconds: float) -> Ended:
+    def _strike(self, what: Operation, strike: Strike, calls: Calls, seconds: float) -> Ended:
         armed = {
             "die before": DIE_BEFORE,
             "die after": DIE_AFTER,
@@ -308,7 +324,7 @@ class Life:
 
         def work() -> None:
             if mode is not None and self._shim is not None:
-                self._shim.arm(self.folder, int(strike.at * calls), mode, strike.error)
+                self._shim.arm(self.folder, calls.at(strike.at, strike.commit), mode, strike.error)
             perform(self.folder, what)
 
         log = self.folder / "catalog.db-wal"
@@ -356,7 +372,8 @@ class Life:
         ended = forked(lambda: WOHIndex.verify(self.folder))
         faults = ended.value if ended.how == "done" else [str(ended.value)]
         if all(LEFT in fault for fault in faults) and after not in ("add", "update"):
-            self._attack.counts["left by a writer that died"] += bool(faults)
+            if faults:
+                self._attack.counts["left by a writer that died"] += 1
         elif faults:
             raise Failure("verify tells faults", f"after {after}: {str(faults)[:400]}")
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from flips import write, written_inputs
+from flips import log_kept, write, written_inputs
 from harness import Attack, Failure, command, contents, copied, forked, removed
 from life import Shim
 from model import CONFIG, State, features, look
@@ -60,7 +60,7 @@ def made(folder: Path) -> dict[str, Path]:
         with WOHIndex.open(index) as it:
             it.update(*features(2, 10))
         keep("later")
-        with WOHIndex.open(index), WOHIndex.open(index) as it:
+        with log_kept(index), WOHIndex.open(index) as it:
             it.add(features(3, 10)[0])
             keep("with a log")
             it.remove([3, 4])

@@ -12,18 +12,25 @@
 #include <unistd.h>
 
 enum { COUNT, ONCE, ALWAYS, SHORT, DIE_BEFORE, DIE_AFTER };
-static char folder[4096], last[512];
+static char folder[4096];
 static int mode = -1, error_number;
-static long wanted, seen;
+static long wanted, seen, log_first, log_last;
+static int on_log;
 
 void attack_arm(const char *path, long call, int how, int error) {
     snprintf(folder, sizeof folder, "%s", path);
-    seen = 0, wanted = call, error_number = error, mode = how;
+    seen = 0, log_first = log_last = -1, wanted = call, error_number = error, mode = how;
 }
 long attack_seen(void) { return seen; }
-const char *attack_last(void) { return last; }
+/* First and last call on SQLite's log, where a COMMIT is. */
+long attack_log_first(void) { return log_first; }
+long attack_log_last(void) { return log_last; }
 
-static int inside(const char *path) { return strncmp(path, folder, strlen(folder)) == 0; }
+static int inside(const char *path) {
+    size_t n = strlen(path);
+    on_log = n > 4 && strcmp(path + n - 4, "-wal") == 0;
+    return strncmp(path, folder, strlen(folder)) == 0;
+}
 
 static int of_handle(int handle) {
     char link[64], path[4096];
@@ -43,9 +50,9 @@ static int of_path(int at, const char *path) {
 static int hit(const char *name) {
     if (mode < 0) return 0;
     long now = seen++;
+    if (on_log) log_last = now, log_first = log_first < 0 ? now : log_first;
     if (mode == COUNT) return 0;
     if (now == wanted || (mode == ALWAYS && now > wanted) || (mode == SHORT && now == wanted + 1)) {
-        if (now == wanted) snprintf(last, sizeof last, "%s", name);
         if (mode == DIE_BEFORE) kill(getpid(), SIGKILL);
         if (mode == DIE_AFTER) return 3;
         if (mode == SHORT && now == wanted && strstr(name, "write")) return 2;
