@@ -33,6 +33,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the random numbers (default: another one each time)")
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(ATTACKS)}")
     parser.add_argument("--run", type=int, help="only this run of each attack, to see a failure again")
+    parser.add_argument("--stop", action="store_true", help="end an attack at its first failure")
     parser.add_argument("--work", type=Path, help="folder on a disk (default: CHECKOUT/.attack, or $TMPDIR)")
     given = parser.parse_args()
     given.checkout = given.checkout.resolve()
@@ -85,10 +86,11 @@ def main() -> int:
     harness.use(given.checkout, work)
     print(f"attacking {given.checkout} in {work} ({harness.disk_of(work)}), seed {seed}", flush=True)
     share = given.minutes * 60 / sum(ATTACKS[name] for name in given.names)
+    modules = {name: importlib.import_module(name) for name in given.names}
     done, began = [], time.monotonic()
     for name in given.names:
-        attack = harness.Attack(name, work, seed, share * ATTACKS[name], given.run)
-        importlib.import_module(name).run(attack, shim)
+        attack = harness.Attack(name, work, seed, share * ATTACKS[name], given.run, given.stop)
+        modules[name].run(attack, shim)
         print(attack.line(), flush=True)
         done.append(attack)
     print(f"\n| attack | runs | outcomes | failures |\n|---|---|---|---|  ({time.monotonic() - began:.0f} s)")

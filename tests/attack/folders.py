@@ -28,7 +28,7 @@ COUNTED = f"SELECT count(*) FROM ({ENDLESS});"  # noqa: S608 - hostile on purpos
 
 
 def run(attack: Attack, shim: Shim | None) -> None:
-    """Random plants and random hostile catalogues, each tried by a random command, until the time is up."""
+    """Random plants and random hostile catalogues, each tried by three commands, until the time is up."""
     sound = template(attack.folder / "sound.woh")
     inputs = written_inputs(attack.folder)
     bait = attack.folder / "bait"
@@ -40,10 +40,11 @@ def run(attack: Attack, shim: Shim | None) -> None:
         shutil.copytree(sound, bait / "another.woh")
         folder = copied(sound, attack.folder / "index.woh")
         kind, story = plant(folder, bait, rng)
-        argv = commands(inputs, attack.folder / "out", rng)
+        tried = commands(inputs, attack.folder / "out", rng)
         before = contents(bait)
         try:
-            attack.counts[f"{kind}: {tried(folder, argv)}"] += 1
+            codes = [command(*argv, "--index", str(folder)).code for argv in tried]
+            attack.counts[f"{kind}: {'refused' if any(codes) else 'done'}"] += 1
             if (after := contents(bait)) != before:
                 changed = {n for n in {*before, *after} if before.get(n) != after.get(n)}
                 raise Failure("something outside the folder was changed", ", ".join(sorted(changed)))
@@ -52,35 +53,30 @@ def run(attack: Attack, shim: Shim | None) -> None:
             for path in folder.rglob("*"):  # a FIFO or a device in a kept folder is a trap
                 if not (path.is_symlink() or path.is_file() or path.is_dir()):
                     path.unlink()
-            attack.fail(failure, number, folder, f"{story}; woh-index {' '.join(argv)}")
+            attack.fail(failure, number, folder, f"{story}; {'; '.join(' '.join(argv) for argv in tried)}")
     removed(attack.folder)
 
 
-def commands(inputs: dict[str, str], out: Path, rng: random.Random) -> list[str]:
-    """Arguments of one command."""
+def commands(inputs: dict[str, str], out: Path, rng: random.Random) -> list[list[str]]:
+    """Arguments of a command that reads, of one that writes, and of `verify`, in any order."""
     out.unlink(missing_ok=True)
-    choices = [
-        ["verify"],
+    reads = [
         ["info", "--json"],
         ["query", inputs["queries"], "-k", "3", "--json"],
         ["query", "--id", "7", "--json"],
+        ["export", str(out)],
+    ]
+    writes = [
         ["add", inputs["more"]],
         ["update", inputs["more"]],
         ["remove", "7"],
         ["remove", "9999999", "--ignore-missing"],
         ["rollback", "1"],
         ["compact"],
-        ["export", str(out)],
     ]
-    return rng.choice(choices)
-
-
-def tried(folder: Path, argv: list[str]) -> str:
-    """One command, which may refuse or not, then `verify`, which must end; `command` bounds both."""
-    ran = command(*argv, "--index", str(folder))
-    if argv[0] != "verify":
-        command("verify", "--index", str(folder))
-    return "refused" if ran.code else "done"
+    chosen = [rng.choice(reads), rng.choice(writes), ["verify"]]
+    rng.shuffle(chosen)
+    return chosen
 
 
 def plant(folder: Path, bait: Path, rng: random.Random) -> tuple[str, str]:
