@@ -8,7 +8,7 @@ from typing import Any
 
 from flips import log_kept, write, written_inputs
 from harness import Attack, Failure, command, contents, copied, forked, removed
-from life import Shim
+from life import LEFT, Shim
 from model import CONFIG, State, features, look
 
 #: What SQLite may change beside a reader.
@@ -119,29 +119,42 @@ def tried(folder: Path, states: dict[str, Any], inputs: dict[str, str], what: st
     if not right or not isinstance(found, State):
         wrong = found if isinstance(found, str) else "answers as none of the moments"
         raise Failure("WRONG until verify" if told.code else "WRONG and not found by verify", wrong)
+    told_faults = [line for line in told.out.splitlines() if LEFT not in line]
+    rows = kept_rows(folder)
     write(folder, inputs, what, refused_before=False)
     now = seen(folder)
     if isinstance(now, str):
         raise Failure(f"{what}, then all is refused", now[-300:])
     gone = {7} if what == "remove" else set()
-    lost = (
-        [] if what == "rollback" else [i for i in {*found.items} - gone if now.items.get(i) != found.items[i]]
-    )
-    if lost:
+    lost = [i for i in {*found.items} - gone if now.items.get(i) != found.items[i]]
+    if lost and what != "rollback":
         raise Failure(f"{what} lost what was right", f"items {lost[:5]}")
-    return "right" if not told.code else "right, and verify tells"
+    if told_faults and what in ("add", "remove") and (cut := shorter(folder, rows)):
+        raise Failure(f"{what} cut what verify says has lost rounds", f"{', '.join(cut)}: {told_faults[0]}")
+    return "right, and verify tells" if told_faults else "right"
+
+
+def kept_rows(folder: Path) -> dict[str, bytes]:
+    """Contents of the files that hold what was learned or given: it may be all there is."""
+    return {
+        name: data
+        for name, data in contents(folder).items()
+        if name.startswith(("codes.faiss", "ids.i64", "model-", "anchors")) and isinstance(data, bytes)
+    }
+
+
+def shorter(folder: Path, before: dict[str, bytes]) -> list[str]:
+    """The files of `kept_rows` that are gone or were cut, or whose rows were changed."""
+    after = kept_rows(folder)
+    header = 33  # of the codes file, which counts them
+    return [
+        name for name, data in before.items() if not after.get(name, b"")[header:].startswith(data[header:])
+    ]
 
 
 def check_refused(folder: Path, inputs: dict[str, str], what: str) -> None:
-    """What readers refuse no writer makes worse: codes, ids and models may be all there is."""
-    before = contents(folder)
+    """What readers refuse no writer makes worse."""
+    before = kept_rows(folder)
     write(folder, inputs, what, refused_before=True)
-    after = contents(folder)
-    worse = [
-        name
-        for name, data in before.items()
-        if name.startswith(("codes.faiss", "ids.i64", "model-", "anchors"))
-        and not (isinstance(after.get(name), bytes) and after[name].startswith(data))
-    ]
-    if worse and not isinstance(seen(folder), State):
-        raise Failure(f"{what} cut or deleted files of an index that is refused", ", ".join(worse))
+    if (cut := shorter(folder, before)) and not isinstance(seen(folder), State):
+        raise Failure(f"{what} cut or deleted files of an index that is refused", ", ".join(cut))
