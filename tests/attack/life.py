@@ -25,6 +25,8 @@ READERS = ["verify", "verify", "search", "search", "open, idle", "SQLite, idle",
 OLD_AGE = 700
 #: What `verify` says of what a writer that died left, which changes no answer.
 LEFT = "the next write"
+#: What an error says that changed nothing.
+AS_BEFORE = "the index is as before"
 #: Modes of shim.c.
 COUNT, ONCE, ALWAYS, SHORT, DIE_BEFORE, DIE_AFTER = range(6)  # COUNT does not wait for the disk, either
 
@@ -233,7 +235,7 @@ class Life:
         ]
         kinds = " + ".join(reader.kind for reader in self._readers) or "nobody"
         ended = self._strike(what, strike, calls, seconds)
-        how = ended.value[0] if ended.how == "raised" else ended.how
+        how = f"{ended.value[0]} {ended.value[2]}" if ended.how == "raised" else ended.how
         self._tell(f"{what.name} of {len(what.ids)} struck by {strike}, {calls}, beside {kinds}: {how}")
         if ended.how == "hang":
             raise Failure("hang", f"{what.name}, {strike}")
@@ -248,6 +250,8 @@ class Life:
             raise Failure("acknowledged and lost", f"{what.name}; {old.differs(new)}")
         if ended.how == "raised" and which == "new" and new is not None:
             self._attack.counts["refused, yet committed"] += 1
+            if AS_BEFORE in ended.value[2]:
+                raise Failure("an error says that the index is as before, and it is not", ended.value[2])
         outcome = {"done": "finished", "crash": "killed", "raised": "refused"}[ended.how]
         self._attack.counts[f"{outcome}: {which}"] += 1
         notes: list[tuple[Reader, Any]] = []
