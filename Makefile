@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 RIVALS := $(VENV)/rivals
 
-.PHONY: demo test lint docs bench bench-quick bench-life clean
+.PHONY: demo test lint docs bench bench-quick bench-life attack clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +48,10 @@ bench-life: $(RIVALS)  ## what takes long: serving beside a writer, an index tha
 	$(BIN)/python examples/benchmarks/serving.py
 	$(BIN)/python examples/benchmarks/long_life.py
 	$(BIN)/python examples/benchmarks/scale.py
+
+MINUTES ?= 10
+attack: $(READY)  ## kills, errors, damage and hostile files for MINUTES; see docs/reliability.md
+	$(BIN)/python tests/attack --checkout . --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
