@@ -72,6 +72,7 @@ def export(view: View, path: Path, kind: str, given: Mapping[str, Any], bits: in
     codes, ids = _alive(view)
     parameters = kinds.complete(kind, given, len(codes), bits)
     _check_place(path, view.folder, force)
+    view.check_rows()
     unfinished = path.with_name(f".{path.name[:200]}.{os.getpid()}{files.TEMPORARY}")
     with files.failures(path, "write"):
         try:

@@ -97,17 +97,7 @@ class Store:
         if auto_refresh is not None and not (isinstance(auto_refresh, (int, float)) and auto_refresh >= 0):
             raise InputError(f"auto_refresh is {auto_refresh!r}, expected seconds, 0 or more, or None")
         folder = Path(os.fsdecode(path)).absolute()
-        with files.failures(folder, "open"):  # a name too long for the file system, say
-            if not folder.exists():
-                raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
-            if not folder.is_dir():
-                raise StoreError(f"{folder} is a file, expected an index folder; 'woh-index build' makes one")
-            if not (folder / schema.CATALOG).exists():
-                raise StoreError(
-                    f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
-                )
-            files.file_size(folder / schema.CATALOG)  # which a pipe has not
-        config, d = database.read(folder, lambda connection: catalog.settings(connection, folder))
+        config, d = _settings(folder)
         return cls(folder, config, d, auto_refresh)
 
     def __enter__(self) -> Store:
@@ -229,17 +219,10 @@ class Store:
         StoreError
             The folder cannot be written, or a file is damaged.
         """
-        from .writing import Writing
-
         self.view  # noqa: B018 - says so where it was closed
-        keep = max(1, int(self.config.get("keep_models", _KEEP_MODELS)))
-        with database.locked(self.path, timeout) as connection:
-            update = Writing(self.path, connection, self.d, keep)
-            try:
-                self.refresh()
-                yield update
-            finally:
-                update.end()
+        with _locked(self.path, self.config, self.d, timeout) as update:
+            self.refresh()
+            yield update
         self.refresh()
 
     def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
@@ -259,9 +242,50 @@ class Store:
 
         return verify(Path(path).absolute())
 
-    def rollback(self, number: int, timeout: float = 10.0) -> None:
-        """Go back to the state after a round; see `compaction.rollback`."""
-        with self.writing(timeout) as writing:
+    def rollback(self, number: int, timeout: float = 10.0) -> int:
+        """`restore` of this index, which then serves that state."""
+        self.view  # noqa: B018 - says so where it was closed
+        undone = self.restore(self.path, number, timeout)
+        self.refresh()
+        return undone
+
+    @staticmethod
+    def restore(path: str | os.PathLike[str], number: int, timeout: float = 10.0) -> int:
+        """Go back to the state after a round, and say how many are undone; see `compaction.rollback`.
+
+        The index need not be one that can be opened: the newest model may be damaged or missing.
+        """
+        folder = Path(os.fsdecode(path)).absolute()
+        with _locked(folder, *_settings(folder), timeout) as writing:
             from . import compaction
 
-            compaction.rollback(writing, number)
+            return compaction.rollback(writing, number)
+
+
+def _settings(folder: Path) -> tuple[dict[str, Any], int]:
+    """Config and d of the index in `folder`; StoreError where there is none."""
+    with files.failures(folder, "open"):  # a name too long for the file system, say
+        if not folder.exists():
+            raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
+        if not folder.is_dir():
+            raise StoreError(f"{folder} is a file, expected an index folder; 'woh-index build' makes one")
+        if not (folder / schema.CATALOG).exists():
+            raise StoreError(
+                f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
+            )
+        files.file_size(folder / schema.CATALOG)  # which a pipe has not
+    return database.read(folder, lambda connection: catalog.settings(connection, folder))
+
+
+@contextmanager
+def _locked(folder: Path, config: dict[str, Any], d: int, timeout: float) -> Iterator[Writing]:
+    """The writer lock on the index in `folder`, its files repaired."""
+    from .writing import Writing
+
+    keep = max(1, int(config.get("keep_models", _KEEP_MODELS)))
+    with database.locked(folder, timeout) as connection:
+        update = Writing(folder, connection, d, keep)
+        try:
+            yield update
+        finally:
+            update.end()
