@@ -121,7 +121,7 @@ def rollback(number: int, index_path: Path) -> None:
     """Go back to the state after ROUND, for good; 0 is the empty index.
 
     Its model must be among those that are kept (see build --keep-models), and what it needs is verified
-    first; a newer model that is damaged or missing is in nobody's way. Items removed or replaced since are
+    first; a newer model that is damaged or missing does not stop it. Items removed or replaced since are
     back, unless compact has erased them.
 
     \b

@@ -112,6 +112,11 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
         """What goes wrong inside for want of an array, or with one, as a StoreError about this file."""
         try:
             yield
+        except (OSError, MemoryError) as error:  # which say nothing of its bytes
+            raise StoreError(
+                f"{self.path} cannot be read ({_reason(error)}); check its disk and the memory that is free, "
+                "'woh-index verify' tells whether it is damaged"
+            ) from error
         except (InputError, *_MISFITS) as error:
             raise StoreError(
                 f"{self.path} is damaged ({_reason(error)}); "
@@ -120,7 +125,7 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
 
 
 #: What arrays of unexpected names, shapes and types make Python and NumPy raise.
-_MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, MemoryError, OSError)
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 
 
 class Npy(_Held):

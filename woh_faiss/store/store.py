@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, database, files, forking, schema
@@ -94,8 +95,8 @@ class Store:
         InputError
             auto_refresh is no number of at least 0.
         """
-        if auto_refresh is not None and not (isinstance(auto_refresh, (int, float)) and auto_refresh >= 0):
-            raise InputError(f"auto_refresh is {auto_refresh!r}, expected seconds, 0 or more, or None")
+        if auto_refresh is not None:
+            auto_refresh = validate.seconds(auto_refresh, "auto_refresh", ", or None")
         folder = Path(os.fsdecode(path)).absolute()
         config, d = _settings(folder)
         return cls(folder, config, d, auto_refresh)
@@ -232,7 +233,7 @@ class Store:
 
             gone = compaction.compact(writing)
             writing.end()
-            clean = compaction.scrub(writing.connection, timeout)
+            clean = compaction.scrub(writing.connection, validate.seconds(timeout))
         return gone, clean
 
     @staticmethod
@@ -283,7 +284,7 @@ def _locked(folder: Path, config: dict[str, Any], d: int, timeout: float) -> Ite
     from .writing import Writing
 
     keep = max(1, int(config.get("keep_models", _KEEP_MODELS)))
-    with database.locked(folder, timeout) as connection:
+    with database.locked(folder, validate.seconds(timeout)) as connection:
         update = Writing(folder, connection, d, keep)
         try:
             yield update
