@@ -214,8 +214,8 @@ def _rewritten(
             yield array[rows][alive[rows]]
 
     new_codes, new_ids = (folder / schema.pending(name, generation) for name in (schema.CODES, schema.IDS))
-    files.write(new_codes, codefile.header(d, n), blocks(codes))
-    files.write(new_ids, b"", blocks(ids))
+    files.write(new_codes, codefile.header(d, n), blocks(codes), folder / schema.CODES)
+    files.write(new_ids, b"", blocks(ids), folder / schema.IDS)
     files.sync_folder(folder)
     return mapped(new_codes, new_ids, d, n)
 

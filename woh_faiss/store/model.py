@@ -29,13 +29,6 @@ def check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
             )
 
 
-def write_file(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """An .npz as `write_npz` has it at `path`, whole or not at all; StoreError if it cannot be written."""
-    with files.failures(path.parent, "write"):
-        files.replace(path, lambda file: chunk_files.write_npz(file, arrays))
-        files.sync_folder(path.parent)
-
-
 def write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
     """A plain .npy file."""
     np.lib.format.write_array(file, array, allow_pickle=False)
