@@ -120,7 +120,8 @@ def verify(index_path: Path, as_json: bool) -> None:
 def rollback(number: int, index_path: Path) -> None:
     """Go back to the state after ROUND, for good; 0 is the empty index.
 
-    Its model must be among those that are kept (see build --keep-models). Items removed or replaced since are
+    Its model must be among those that are kept (see build --keep-models), and what it needs is verified
+    first; a newer model that is damaged or missing does not stop it. Items removed or replaced since are
     back, unless compact has erased them.
 
     \b
@@ -129,12 +130,10 @@ def rollback(number: int, index_path: Path) -> None:
     """
     from woh_faiss import WOHIndex
 
+    undone = WOHIndex.restore(index_path, number)
     with WOHIndex.open(index_path) as index:
-        before = index.rounds()[-1].round if index.rounds() else 0
-        index.rollback(number)
         click.echo(
-            f"back after round {number}; {before - number:,} rounds undone; {index.ntotal:,} items in all",
-            err=True,
+            f"back after round {number}; {undone:,} rounds undone; {index.ntotal:,} items in all", err=True
         )
 
 

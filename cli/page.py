@@ -77,7 +77,8 @@ def check(path: Path, images: Path | None = None) -> None:
         The name does not end in .html, something other than a file has it, its folder is missing or
         cannot be written to, or there is no folder `images`.
     """
-    folder, refused = path.absolute().parent, f"cannot write a page to {shown(path)}"
+    folder = Path(os.path.realpath(path)).parent  # a link is written through
+    refused = f"cannot write a page to {shown(path)}"
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{refused}: expected a name ending in {' or '.join(SUFFIXES)}")
     if not _is_folder(folder):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted import hot_journal
 from toy_embeddings import D, embed, texts
 
 from woh_faiss import WOHIndex
@@ -505,3 +506,138 @@ def test_threads_write_and_search(learned):
     assert errors == []
     assert len(learned) == learned.index.ntotal == 90 + 4 * 6
     assert json.dumps(sorted(state(learned)))
+
+
+# ---- folders of strangers --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A closed store, and a file of somebody's."""
+    with opened(tmp_path / "store") as store:
+        store.write(entries(3))
+    (tmp_path / "letter.txt").write_text("dear")
+    return tmp_path / "store" / "documents.sqlite", tmp_path / "letter.txt"
+
+
+def test_a_journal_that_names_another_file_deletes_nothing(planted, tmp_path):
+    file, victim = planted
+    journal = file.with_name("documents.sqlite-journal")
+    journal.write_bytes(hot_journal(file, victim))
+    before = file.read_bytes()
+    shutil.copytree(file.parent, tmp_path / "plain")
+    with pytest.raises(StoreError, match=r"documents.sqlite-journal is not a file of this package.*move it"):
+        opened(file.parent)
+    assert (victim.read_text(), file.read_bytes()) == ("dear", before)
+    connection = sqlite3.connect(tmp_path / "plain" / "documents.sqlite")  # what SQLite does by itself
+    connection.execute("SELECT count(*) FROM documents").fetchone()
+    connection.close()
+    assert not victim.exists()
+    journal.unlink()
+    with opened(file.parent) as store:
+        assert len(store) == 3
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder"])
+def test_only_plain_files_are_opened(planted, end, kind):
+    file, victim = planted
+    member = file.with_name(file.name + end)
+    member.unlink(missing_ok=True)
+    made = {
+        "link": lambda: member.symlink_to(victim),
+        "dangling": lambda: member.symlink_to(victim.with_name("none")),
+        "pipe": lambda: os.mkfifo(member),
+        "folder": member.mkdir,
+    }
+    made[kind]()
+    with pytest.raises(StoreError, match=r"is not a (regular )?file"):
+        opened(file.parent)
+    assert victim.read_text() == "dear"
+    assert not victim.with_name("none").exists()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON documents BEGIN DELETE FROM gone; END",
+        "CREATE VIEW v AS SELECT 1",
+        "ALTER TABLE documents ADD COLUMN more2",
+        "CREATE INDEX i ON documents (text)",
+        "DROP INDEX turn",
+        "PRAGMA user_version = 0",
+    ],
+)
+def test_other_tables_than_a_document_stores_are_refused(planted, statement):
+    file, _ = planted
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute(statement)
+    connection.close()
+    before = file.read_bytes()
+    with pytest.raises(
+        StoreError, match=r"documents.sqlite does not hold a document store's tables; put back"
+    ):
+        opened(file.parent)
+    assert file.read_bytes() == before
+
+
+def test_a_file_in_another_journal_mode_is_refused(planted):
+    connection = sqlite3.connect(planted[0], isolation_level=None)
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+    with pytest.raises(StoreError, match="is in journal mode delete, expected wal"):
+        opened(planted[0].parent)
+
+
+def nested(depth):
+    value = {}
+    for _ in range(depth):
+        value = {"a": [value]}
+    return value
+
+
+ODD = {
+    "nan": {"a": float("nan")},
+    "infinity": {"a": [float("-inf")]},
+    "bytes": {"a": b"x"},
+    "set": {"a": {1}},
+    "array": {"a": np.arange(3)},
+    "huge": {"a": 10**5000},
+    "number as key": {"a": {1: 2}},
+    "none as key": {None: 2},
+    "tuple as key": {(1, 2): 2},
+    "deep": nested(60),
+    "deeper": nested(100_000),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize("kind", ["documents", "langchain", "haystack"])
+def test_metadata_that_json_cannot_hold_is_refused_in_one_line(tmp_path, what, kind):
+    told = pytest.raises(
+        InputError, match=r"cannot be kept as JSON \(.+\); use text, numbers, lists and dicts"
+    )
+    if kind == "documents":
+        with opened(tmp_path / "s") as store:
+            with told as error:
+                store.write([Entry("a", "x", ODD[what], [])])
+            assert len(store) == 0
+    elif kind == "langchain":
+        documents = pytest.importorskip("langchain_core.documents")
+        from test_langchain import Toy
+
+        from woh_faiss.integrations.langchain import WOHVectorStore
+
+        store = WOHVectorStore(tmp_path / "s", Toy(), **SMALL)
+        with told as error:
+            store.add_documents([documents.Document.model_construct(page_content="x", metadata=ODD[what])])
+        store.close()
+    else:
+        haystack = pytest.importorskip("haystack")
+        from woh_faiss.integrations.haystack import WOHDocumentStore
+
+        store = WOHDocumentStore(str(tmp_path / "s"), **SMALL)
+        with told as error:
+            store.write_documents([haystack.Document(id="a", content="x", meta=ODD[what])])
+        store.close()
+    assert "\n" not in str(error.value)

@@ -15,7 +15,7 @@ from woh_faiss import WOHIndex
 from woh_faiss.errors import EngineError, InputError, StoreError
 from woh_faiss.integrations import milvus as milvus_module
 from woh_faiss.integrations import pushing
-from woh_faiss.integrations.engines import Address, State
+from woh_faiss.integrations.engines import Address, State, hidden, open_engine
 from woh_faiss.integrations.pushing import push
 from woh_faiss.integrations.remote import Remote
 
@@ -439,3 +439,41 @@ def test_a_collection_that_was_being_made(milvus, table, tmp_path, monkeypatch):
                 Remote(index, milvus.url(table))
         push(index, milvus.url(table))
         check(milvus, table, index)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://h/dbname=x%20password=hunter2/t",
+        "postgresql://h/dbname%3Dx%20password%3Dhunter2?table=t",
+        "postgresql://h/dbname%253Dx%20password%253Dhunter2?table=t",
+        "postgresql://u:hunter2%40h/x",
+        "postgresql://u:hunter2%40h/db/x/y=",
+        "postgresql://h/db?table=t&passwrd=hunter2",
+        "postgresql://h/db?password=hunter2",
+        "milvus://u:hunter2%40h/c/d/e",
+        "milvus://u:hunter2%2540h",
+        "milvus://h/c?token=hunter2",
+        "milvus://u:hunter2@",
+    ],
+)
+def test_no_message_has_a_secret_in_an_odd_place(url):
+    assert "hunter2" not in repr(Address.parse(url))
+    with pytest.raises(InputError, match="is not a whole URL") as told:
+        open_engine(url)
+    assert "hunter2" not in str(told.value)
+
+
+def test_secrets_are_hidden_however_they_are_written():
+    assert hidden("no p@ss, no p%40ss", ["p@ss"]) == "no ***, no ***"
+
+
+@pytest.mark.parametrize("table", ["pg_temp.t", "pg_temp_3.t", "db.pg_catalog.t", "pg_toast.t"])
+def test_a_table_of_postgresqls_own_is_refused(table):
+    with pytest.raises(InputError, match=r"table is 'p?.*whose schema is PostgreSQL's own or ends with"):
+        open_engine(f"postgresql://nowhere.invalid/db?table={table}")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"at": ' + "[" * 100_000, '{"at": [[]]}', "3"])
+def test_a_comment_nested_too_deep_is_not_ours(text):
+    assert State.parse("woh-faiss push " + text, "x") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from contextlib import closing
 
@@ -14,7 +15,23 @@ from test_life import XQ, contents
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import ConfigError, InputError, NotFittedError, StoreError
-from woh_faiss.store import Store
+from woh_faiss.store import Store, files
+
+
+def flip_middle(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def three_rounds(tmp_path):
+    """A closed index whose rounds 1 and 3 add 40 items and round 2 adds 24, with three models and anchors."""
+    with WOHIndex.create(tmp_path / "i", **SMALL, preset="paper", keep_models=3) as index:
+        for seed, n in ((0, 40), (1, 24), (2, 40)):
+            index.update(*tagged(seed, n))
+    return tmp_path / "i"
+
 
 # ---- compact ---------------------------------------------------------------------------------------
 
@@ -276,7 +293,11 @@ def test_what_cannot_be_rolled_back_to(tmp_path):
     with WOHIndex.create(tmp_path / "i", **SMALL) as index:  # keeps two models
         for seed in range(4):
             index.update(*tagged(seed))
-        for number in (-1, 4, 9):
+        with pytest.raises(InputError, match="round is -1, expected at least 0"):
+            index.rollback(-1)
+        with pytest.raises(InputError, match="round is 'x', expected a whole number"):
+            index.rollback("x")
+        for number in (4, 9):
             with pytest.raises(InputError, match=f"round is {number}, expected 0 or more and an earlier one"):
                 index.rollback(number)
         for number in (0, 1, 2):
@@ -305,3 +326,69 @@ def test_erased_items_stay_erased(index):
 def test_keep_models_must_be_a_count(tmp_path):
     with pytest.raises(ConfigError, match="keep_models is 0"):
         WOHIndex.create(tmp_path / "i", keep_models=0)
+
+
+# What the state after round 2 of three needs, and how it is damaged.
+NEEDED = {
+    "model": ("model-2.npz", flip_middle),
+    "cut model": ("model-2.npz", lambda path: os.truncate(path, 100)),
+    "empty model": ("model-2.npz", lambda path: path.write_bytes(b"")),
+    "no model": ("model-2.npz", lambda path: path.unlink()),
+    "codes": ("codes.faiss", flip_middle),
+    "ids": ("ids.i64", flip_middle),
+    "anchors": ("anchors.npy", flip_middle),
+    "no anchors": ("anchors.npy", lambda path: path.unlink()),
+}
+
+
+@pytest.mark.parametrize("what", NEEDED)
+def test_a_rollback_to_a_damaged_state_changes_nothing(three_rounds, what):
+    path = three_rounds
+    name, damage = NEEDED[what]
+    damage(path / name)
+    before = contents(path, but=())
+    with pytest.raises(StoreError, match=r"restore") as told:
+        WOHIndex.restore(path, 2)
+    assert name in str(told.value)
+    assert contents(path, but=()) == before
+    assert "model-3.npz" in before
+    if what != "no anchors":  # the newest state needs those, too
+        with WOHIndex.open(path) as index:
+            assert index.ntotal == 104
+
+
+@pytest.mark.parametrize("damage", [damage for name, damage in NEEDED.values() if "model" in name])
+def test_a_damaged_model_that_a_rollback_does_not_need_is_in_nobodys_way(three_rounds, damage):
+    damage(three_rounds / "model-3.npz")
+    assert WOHIndex.restore(three_rounds, 2) == 1
+    assert WOHIndex.verify(three_rounds) == []
+    with WOHIndex.open(three_rounds) as index:
+        assert index.ntotal == 64
+        assert index.update(*tagged(5)).round == 3
+
+
+def test_rows_that_a_rollback_takes_away_may_be_damaged(three_rounds):
+    data = bytearray((three_rounds / "codes.faiss").read_bytes())
+    data[-1] ^= 1
+    (three_rounds / "codes.faiss").write_bytes(data)
+    WOHIndex.restore(three_rounds, 2)
+    assert WOHIndex.verify(three_rounds) == []
+
+
+def test_a_model_that_the_disk_did_not_keep_takes_the_place_of_none(tmp_path, monkeypatch):
+    """With one model kept, the round that writes the next one removes it."""
+    with WOHIndex.create(tmp_path / "i", **SMALL, keep_models=1) as index:
+        index.update(*tagged(0))
+        before = contents(index.path, but=())
+
+        def damage(step):
+            if step == "before rename model-2.npz":
+                flip_middle(index.path / "model-2.npz.tmp")
+
+        monkeypatch.setattr(files, "on_step", damage)
+        with pytest.raises(StoreError, match=r"model-2.npz is damaged"):
+            index.update(*tagged(1))
+        monkeypatch.undo()
+        assert contents(index.path, but=()) == before
+        assert WOHIndex.verify(index.path) == []
+        assert index.update(*tagged(1)).round == 2

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from test_cli import run
+from test_life import contents
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
@@ -261,3 +262,28 @@ def test_a_full_disk_leaves_nothing(larger, tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="No space left"):
         larger.export(tmp_path / "o.faiss")
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["codes.faiss", "ids.i64"])
+def test_damaged_codes_replace_no_file(tmp_path, name):
+    """A derived index, which has no ids, is made of the codes alone."""
+    out = tmp_path / "out.faiss"
+    with WOHIndex.create(tmp_path / "i", **SMALL) as index:
+        index.update(*tagged(0))
+        index.export(out, "flat")
+        made = index.derive("multihash")
+    good = out.read_bytes(), contents(tmp_path / "i", but=("catalog.db",))
+    data = bytearray((tmp_path / "i" / name).read_bytes())
+    data[-3] ^= 1
+    (tmp_path / "i" / name).write_bytes(data)
+    told = r"codes.faiss or ids.i64: the bytes of round 1 are not what was written; restore both"
+    with WOHIndex.open(tmp_path / "i") as index:
+        with pytest.raises(StoreError, match=told):
+            index.export(out, "idmap2", force=True)
+        with pytest.raises(StoreError, match=told):
+            index.derive("multihash")
+        assert index._store.snapshot.derived == (made,)
+    assert (out.read_bytes(), contents(tmp_path / "i", but=("catalog.db",))) == (
+        good[0],
+        good[1] | {name: bytes(data)},
+    )

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import validate
-from .chunk_files import read_arrays, shown
+from .chunk_files import read_arrays, shown, write_npz
 from .chunks import OPTIONAL, Chunk, stored_tags
-from .errors import InputError
-from .store import write_file
+from .errors import InputError, StoreError
+from .whole_files import whole
 
 
 def checked(
@@ -64,7 +64,13 @@ def write_codes(path: str | os.PathLike[str], chunk: Chunk, model: str) -> Path:
     if chunk.keys is not None:
         arrays["keys"] = chunk.keys
     final = Path(path)
-    write_file(final, arrays)
+    try:
+        with whole(final, "codes") as file:
+            write_npz(file, arrays)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {shown(final)}: {error.strerror or error}; give another path"
+        ) from error
     return final
 
 

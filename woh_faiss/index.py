@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,16 +77,20 @@ class WOHIndex(IndexLife):
             raise StoreError(
                 f"{final} exists already; 'woh-index update' extends it, or choose another --index"
             )
-        unfinished = _unfinished(final)
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a killed build that had this process id
         try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            hidden = tempfile.TemporaryDirectory(
+                prefix=".woh-index-", suffix=".building", dir=final.parent, ignore_cleanup_errors=True
+            )
+        except OSError as error:
+            raise StoreError(f"cannot create {final}: {error.strerror}; choose another --index") from error
+        with hidden as folder:  # whose name nobody can guess, and into which nobody else can look
+            unfinished = Path(folder, "index")
             with cls.create(unfinished, config, **hyper) as index:
                 least = FIRST_ROUND if index.config.start == "semantic" else 1
                 for parts in gathered(chunks, least):
                     index._learn_parts(parts, word_vectors)
             publish(unfinished, final)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
         return cls.open(final)
 
     def update(
@@ -253,12 +256,6 @@ def _nameable(path: Path) -> None:
         pass
     except OSError as error:
         raise StoreError(f"cannot create {path}: {error.strerror}; choose another --index") from error
-
-
-def _unfinished(final: Path) -> Path:
-    """Where an index is built until it gets its name: beside it, hidden, with a name that is short."""
-    of_name = hashlib.blake2b(os.fsencode(final.name), digest_size=4).hexdigest()
-    return final.with_name(f".woh-index-{of_name}.building-{os.getpid()}")
 
 
 def _as_chunk(

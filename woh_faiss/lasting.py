@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from numpy.typing import ArrayLike
 
+from . import validate
 from .deriving import IndexDeriving
 from .reading import Ids
 from .store import Store
@@ -85,8 +85,10 @@ class IndexLife(IndexDeriving):
         """
         return Compacted(*self._store.compact(timeout))
 
-    def rollback(self, round: int, *, timeout: float = 10.0) -> None:  # noqa: A002 - what it is called everywhere
+    def rollback(self, round: int, *, timeout: float = 10.0) -> int:  # noqa: A002 - what it is called everywhere
         """Go back to the state after a round, as if later ones had never been; 0 is the empty index.
+
+        Returns how many rounds are undone. All that the state needs is verified before anything is changed.
 
         Items that were removed or replaced since are back, unless `compact` has erased them. What later
         updates learn is what they would have learned then. No id that the index gave is given again; ids of
@@ -96,10 +98,17 @@ class IndexLife(IndexDeriving):
         ------
         InputError
             There is no such round, or its model is not among the `keep_models` newest any more.
-        LockedError, StoreError
+        LockedError
             As `update`.
+        StoreError
+            As `update`, and where something that the state needs is damaged.
         """
-        self._store.rollback(operator.index(round), timeout)
+        return self._store.rollback(validate.whole_number(round, "round", 0), timeout)
+
+    @staticmethod
+    def restore(path: str | os.PathLike[str], round: int, *, timeout: float = 10.0) -> int:  # noqa: A002
+        """`rollback` of the index at `path`, which works where `open` does not for want of a model."""
+        return Store.restore(path, validate.whole_number(round, "round", 0), timeout)
 
     @staticmethod
     def verify(path: str | os.PathLike[str]) -> list[str]:

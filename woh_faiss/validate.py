@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -140,6 +141,24 @@ def whole_number(value: Any, name: str, least: int) -> int:
     if number < least:
         raise InputError(f"{name} is {number}, expected at least {least}")
     return number
+
+
+#: Seconds that stand for all waits without an end; what SQLite and the system take at most is not far above.
+_FOREVER = 2e6
+
+
+def seconds(value: Any, name: str = "timeout", also: str = "") -> float:
+    """A time to wait as a float, infinity as 23 days.
+
+    Raises
+    ------
+    InputError
+        Not a real number of at least 0.
+    """
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+    if not (real and value >= 0):
+        raise InputError(f"{name} is {short(value)}, expected seconds, 0 or more{also}")
+    return float(min(value, _FOREVER))
 
 
 def stored(arrays: Mapping[str, NDArray[Any]], name: str, ndim: int) -> NDArray[Any]:

@@ -74,13 +74,11 @@ class Documents:
     ) -> None:
         self.path = Path(os.fsdecode(folder)).absolute()
         self._learn_from = validate.whole_number(learn_from, "learn_from", 1)
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-            raise InputError(f"timeout is {timeout!r}, expected seconds, 0 or more")
-        self._timeout = timeout
+        self._timeout = validate.seconds(timeout)
         self._failed = 0  # documents with tags of which nothing could be learned
         self._lock = threading.RLock()
         self._index = opened(self.path, hyper)
-        self._shelf = Shelf(self.path / DOCUMENTS, timeout)
+        self._shelf = Shelf(self.path / DOCUMENTS, self._timeout)
         with suppress(LockedError):  # whoever holds it will do this
             self._settle(timeout=0)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
+from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,7 @@ class State:
                 raise EngineError(f"{shown} was pushed to by a newer woh-faiss: upgrade woh-faiss")
             found |= {"at": Mark(**found["at"]), "goal": Mark(**found["goal"])}
             return cls(**{field.name: found[field.name] for field in fields(cls)})
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None
 
     @property
@@ -164,8 +165,8 @@ class Address:
     """A URL in parts: ``scheme://place?options``; `shown` is what of it may be printed."""
 
     scheme: str
-    place: str
-    options: tuple[tuple[str, str], ...]
+    place: str = field(repr=False)
+    options: tuple[tuple[str, str], ...] = field(repr=False)
     shown: str
 
     @classmethod
@@ -178,14 +179,24 @@ class Address:
             raise InputError(f"{what} names no database that is known; give {' or '.join(EXAMPLES.values())}")
         place, _, query = rest.partition("?")
         host = place.rpartition("@")[2]
-        # With an "@" further on, a "?" may be part of a password.
-        shown = f"{scheme}://{host}" if "@" in place or "@" not in query else f"{scheme}://…"
+        # With an "@" further on, a "?" may be part of a password; so may be what is quoted, or a setting.
+        secret = "@" not in place and "@" in query
+        secret |= scheme != "milvus+file" and any(mark in unquote(unquote(host)) for mark in "@=")
+        shown = f"{scheme}://…" if secret else f"{scheme}://{host}"
         options = (part.partition("=") for part in query.split("&") if part)
         return cls(scheme, place, tuple((name, value) for name, _, value in options), shown)
 
     def refused(self) -> InputError:
         """What to raise for a URL of which something is missing."""
         return InputError(f"{self.shown} is not a whole URL; give {EXAMPLES[self.scheme]}")
+
+
+def hidden(text: str, secrets: Iterable[str]) -> str:
+    """The text with "***" in the place of each secret, as it is or as a URL quotes it."""
+    for secret in secrets:
+        for form in (secret, quote(secret, safe="")):
+            text = text.replace(form, "***")
+    return text
 
 
 def open_engine(url: str) -> Engine:

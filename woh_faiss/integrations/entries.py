@@ -86,13 +86,35 @@ def checked(entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
+#: How deep values may be nested: far less than what JSON's reader takes wherever it is called.
+_DEEPEST = 100
+
+
+def _check_nested(values: Any) -> None:
+    """TypeError for keys that JSON would make text of, ValueError where values are nested too deep."""
+    level = [values]
+    for _ in range(_DEEPEST):
+        for value in level:
+            if isinstance(value, dict) and (odd := [key for key in value if not isinstance(key, str)]):
+                raise TypeError(f"key {validate.short(odd[0])}, expected text")
+        parents = [value for value in level if isinstance(value, dict | list | tuple)]
+        level = [
+            child for parent in parents for child in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+
+
 def check_json(values: Any, name: str) -> None:
     """InputError unless it is a dict that JSON can hold."""
     try:
         if not isinstance(values, dict):
             raise TypeError(f"{type(values).__name__}, expected a dict")
-        json.dumps(values).encode()
+        _check_nested(values)
+        json.dumps(values, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:160]
         raise InputError(
-            f"{name} cannot be kept as JSON ({error}); use text, numbers, lists and dicts"
+            f"{name} cannot be kept as JSON ({said}); use text, numbers, lists and dicts"
         ) from None

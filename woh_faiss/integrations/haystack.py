@@ -17,6 +17,7 @@ from woh_faiss.naming import OnDuplicate
 from woh_faiss.validate import neighbours, short
 
 from .documents import LEARN_FROM, Documents, Entry, tag_lists_of
+from .entries import check_json
 
 _POLICIES: dict[DuplicatePolicy, OnDuplicate] = {
     DuplicatePolicy.NONE: "error",
@@ -124,6 +125,7 @@ class WOHDocumentStore:
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Set values of `meta` for what matches, codes stay as they are; returns how many."""
+        check_json(meta, "meta")
         found = list(self.documents.matching(_matches(filters)))
         self.documents.describe({entry.id: {**entry.metadata, **meta} for entry in found})
         return len(found)
@@ -197,8 +199,8 @@ class WOHEmbeddingRetriever:
 
 
 def _entry(document: Document, tags: list[str]) -> Entry:
-    whole = document.to_dict(flatten=False)
-    more = {name: whole[name] for name in ("blob", "sparse_embedding") if whole[name] is not None}
+    held = {"blob": document.blob, "sparse_embedding": document.sparse_embedding}
+    more = {name: value.to_dict() for name, value in held.items() if value is not None}
     return Entry(document.id, document.content, document.meta, tags, more, document.embedding)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import EngineError, InputError
 
-from .engines import Address, Ids, Rows, State
+from .engines import Address, Ids, Rows, State, hidden
 
 #: Milvus's own limit on answers to a query.
 _MOST = 16_384
@@ -46,13 +46,13 @@ class Milvus:
         local = address.scheme == "milvus+file"
         user, _, after = ("", "", address.place) if local else address.place.rpartition("@")
         found = re.fullmatch("(.+)/()([^/]+)" if local else "([^/]+)/(?:([^/]+)/)?([^/]+)", unquote(after))
-        if found is None or address.options:
+        if found is None or address.options or (not local and "@" in unquote(unquote(after))):
             raise address.refused()
         host, database, name = found.groups("")
         uri = host if local else f"{'https' if address.scheme == 'milvus+https' else 'http'}://{host}"
         self.shown, self._name, self._state_name = address.shown, name, f"{name}_woh"
         token = unquote(user) or os.environ.get(_TOKEN, "")
-        self._secret = token.partition(":")[2] or token
+        self._secrets = [secret for secret in (token.partition(":")[2] or token, user) if secret]
         try:
             import grpc
             import pymilvus
@@ -76,9 +76,8 @@ class Milvus:
             yield
         except self._errors as error:
             text = " ".join(str(getattr(error, "message", None) or error).split()).rstrip(": ")
-            if self._secret:
-                text = text.replace(self._secret, "***")
-            raise EngineError(f"{self.shown}: {text}; {way_out}") from error
+            told = hidden(text, self._secrets)
+            raise EngineError(f"{self.shown}: {told}; {way_out}") from (error if told == text else None)
         finally:
             log.setLevel(before)
 

@@ -10,9 +10,10 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.errors import EngineError
+from woh_faiss.errors import EngineError, InputError
+from woh_faiss.validate import short
 
-from .engines import Address, Ids, Rows, State
+from .engines import Address, Ids, Rows, State, hidden
 
 if TYPE_CHECKING:
     from psycopg.sql import Composed, Identifier
@@ -34,8 +35,15 @@ class Postgres:
         database, _, in_path = path.partition("/")
         named = dict(address.options).get("table", "")
         table = unquote(named or in_path)
-        if not (database and table) or (named and in_path):
+        # libpq takes a database of "host=... password=..." for all settings; no host has a quoted "@".
+        misplaced = "=" in unquote(unquote(database)) or "@" in unquote(unquote(host))
+        if not (database and table) or (named and in_path) or misplaced:
             raise address.refused()
+        if table.rpartition(".")[0].rpartition(".")[2].startswith("pg_"):
+            raise InputError(
+                f"table is {short(table)}, whose schema is PostgreSQL's own or ends with the connection; "
+                "give another one"
+            )
         self.shown = f"{address.shown.partition('/' + path)[0]}/{database}?table={table}"
         try:
             import psycopg
@@ -51,7 +59,7 @@ class Postgres:
             settings: Any = conninfo.conninfo_to_dict(f"postgresql://{before}{at}{host}/{database}?{options}")
         except psycopg.Error:  # its message may quote the password
             raise address.refused() from None
-        self._secret = str(settings.get("password") or "")
+        self._secrets = [str(settings[name]) for name in ("password", "sslpassword") if settings.get(name)]
         self._table: Identifier = sql.Identifier(*table.split("."))
         self._index: Identifier = sql.Identifier(f"{table.rpartition('.')[2][:50]}_woh_hnsw")
         with self._failures("check that it runs, and host, port, user and password"):
@@ -65,9 +73,8 @@ class Postgres:
             yield
         except self._error as error:
             text = " ".join(str(error).split())
-            if self._secret:
-                text = text.replace(self._secret, "***")
-            raise EngineError(f"{self.shown}: {text}; {way_out}") from error
+            told = hidden(text, self._secrets)
+            raise EngineError(f"{self.shown}: {told}; {way_out}") from (error if told == text else None)
 
     def _compose(self, text: str, **parts: Any) -> Composed:
         made: Composed = self._sql.SQL(text).format(table=self._table, **parts)

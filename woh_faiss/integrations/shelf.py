@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, LockedError, StoreError
+from woh_faiss.store import database, files
 from woh_faiss.store.database import where_in
 
 from .entries import Entry
@@ -36,7 +40,37 @@ _SCHEMA = (
 _SELECT = (
     "SELECT number, id, text, metadata, tags, more, embedding FROM documents LEFT JOIN waiting USING (number)"
 )
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _create(path: Path) -> None:
+    """An empty file at `path`, made under another name: what is there is whole, or another process's."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+            unnamed = Path(folder, path.name)
+            with closing(sqlite3.connect(unnamed, isolation_level=None)) as connection:
+                connection.execute("PRAGMA auto_vacuum = FULL")
+                connection.execute("PRAGMA journal_mode = WAL")
+                for statement in ("BEGIN", *_SCHEMA, "COMMIT"):
+                    connection.execute(statement)
+            with suppress(FileExistsError):
+                os.link(unnamed, path)
+            files.sync_folder(path.parent)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(f"{path} cannot be made: {error}; check free space and permissions") from error
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
+    """All tables, indexes, views and triggers: kind, name and text."""
+    select = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
+    return connection.execute(select).fetchmany(100)
+
+
+@cache
+def _expected() -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        return _tables(connection)
 
 
 class Waiting(NamedTuple):
@@ -57,18 +91,24 @@ class Shelf:
     def __init__(self, path: Path, timeout: float) -> None:
         self._path, self._timeout = path, timeout
         self._held: tuple[int, Waiting] | None = None
-        with self._connected() as connection:
+        if not os.path.lexists(path):
+            _create(path)
+        with self._connected("mode=ro") as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > FORMAT:
                 raise StoreError(
                     f"{path} has format {version}, this package reads up to {FORMAT}: upgrade woh-faiss"
                 )
-            if version == 0:
-                connection.execute("PRAGMA auto_vacuum = FULL")
-                connection.execute("PRAGMA journal_mode = WAL")
-        if version == 0:
-            with self.writing() as writing:
-                writing.create()
+            if version < FORMAT or _tables(connection) != _expected():
+                raise StoreError(
+                    f"{path} does not hold a document store's tables; put back the file that belongs there"
+                )
+            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode != "wal":
+            raise StoreError(
+                f"{path} is in journal mode {mode}, expected wal; if it is a copy of your own, run "
+                "PRAGMA journal_mode = WAL on it"
+            )
 
     # ---- reading ------------------------------------------------------------------------------------
 
@@ -111,7 +151,7 @@ class Shelf:
     @contextmanager
     def writing(self, timeout: float | None = None) -> Iterator[ShelfWriting]:
         """One transaction under SQLite's writer lock: all of it, or on any error nothing."""
-        with self._connected(timeout) as connection:
+        with self._connected(timeout=timeout) as connection:
             connection.execute("PRAGMA synchronous = FULL")  # durable before its code is
             connection.execute("PRAGMA secure_delete = ON")
             connection.execute("BEGIN IMMEDIATE")
@@ -121,24 +161,20 @@ class Shelf:
             connection.execute("COMMIT")
 
     @contextmanager
-    def _connected(self, timeout: float | None = None) -> Iterator[sqlite3.Connection]:
+    def _connected(self, mode: str = "mode=rw", timeout: float | None = None) -> Iterator[sqlite3.Connection]:
         """A connection, closed afterwards; SQLite's errors as ours."""
         waited = self._timeout if timeout is None else timeout
         try:
-            with closing(
-                sqlite3.connect(self._path, timeout=waited, isolation_level=None, check_same_thread=False)
-            ) as connection:
+            with closing(database.connect(self._path, mode, waited)) as connection:
+                connection.execute("PRAGMA trusted_schema = OFF")
                 yield connection
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY:
+            if database.taken(error):
                 raise LockedError(
                     f"{self._path} is being written by another process; waited {waited:g} s; "
                     "try again when that has ended, or give a longer timeout"
                 ) from error
-            raise StoreError(
-                f"{self._path} cannot be used (SQLite: {error}); free space, repair its permissions, "
-                "or restore it from a backup"
-            ) from error
+            raise StoreError(f"{self._path} {database.way_out(error)}") from error
 
     def _entry(self, row: tuple[Any, ...]) -> Entry:
         number, id_, text, metadata, tags, more, blob = row
@@ -166,12 +202,6 @@ class ShelfWriting:
 
     def __init__(self, shelf: Shelf, connection: sqlite3.Connection) -> None:
         self._shelf, self._connection = shelf, connection
-
-    def create(self) -> None:
-        """The tables, unless another process was first."""
-        if self._one("PRAGMA user_version") == 0:
-            for statement in _SCHEMA:
-                self._connection.execute(statement)
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of `ids` that a document has."""

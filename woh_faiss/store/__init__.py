@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .files import publish
 from .floatfile import FloatVectors, read_floats
-from .model import Model, write_file
+from .model import Model
 from .records import Derived, Item, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
@@ -26,7 +26,6 @@ __all__ = [
     "Derived",
     "publish",
     "read_floats",
-    "write_file",
     "NO_DISTANCE",
     "NO_ID",
 ]

@@ -22,6 +22,7 @@ import hashlib
 import mmap
 import os
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import StoreError
 
-from . import files
+from . import files, schema
+from .records import Round
 
 #: Faiss's own stubs leave out most of what SWIG generates.
 _swig: Any = faiss
@@ -83,6 +85,26 @@ def checksum(codes: NDArray[np.uint8], ids: NDArray[np.int64]) -> str:
         for start in range(0, len(array), _BLOCK):
             digest.update(np.ascontiguousarray(array[start : start + _BLOCK]).data)
     return digest.hexdigest()
+
+
+def check_round(
+    folder: Path, number: int, codes: NDArray[np.uint8], ids: NDArray[np.int64], known: str
+) -> None:
+    """StoreError unless these codes and ids of round `number` have the checksum that is known of them."""
+    if checksum(codes, ids) != known:
+        raise StoreError(
+            f"{folder / schema.CODES} or {schema.IDS}: the bytes of round {number} are not "
+            "what was written; restore both from a backup ('woh-index verify' tells all faults)"
+        )
+
+
+def check_rounds(
+    folder: Path, rounds: Iterable[Round], codes: NDArray[np.uint8], ids: NDArray[np.int64]
+) -> None:
+    """`check_round` of each of the rounds, with all codes and ids of `folder`."""
+    for it in rounds:
+        rows = slice(it.first_row, it.end_row)
+        check_round(folder, it.round, codes[rows], ids[rows], it.checksum)
 
 
 def create(path: Path, d: int) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, cells, codefile, database, files, schema, spent
+from .model import Model, Npy
 from .writing import Writing
 
 #: Rows read or written at a time.
@@ -86,11 +87,8 @@ def _places(writing: Writing, alive: NDArray[np.bool_], first: int) -> list[tupl
             raise sqlite3.DatabaseError(f"round {number} has rows that are not there")
         a, b = int(ends[start]), int(ends[end])
         lost = b - a < end - start
-        if lost and codefile.checksum(codes[start:end], ids[start:end]) != known:
-            raise StoreError(
-                f"{writing.folder / schema.CODES} or {schema.IDS}: the bytes of round {number} are not "
-                "what was written; restore both from a backup ('woh-index verify' tells all faults)"
-            )
+        if lost:
+            codefile.check_round(writing.folder, number, codes[start:end], ids[start:end], known)
         found.append((number, a, b, lost))
     return found
 
@@ -111,13 +109,18 @@ def scrub(writing: Writing, timeout: float) -> bool:
     return not busy
 
 
-def rollback(writing: Writing, number: int) -> None:
+def rollback(writing: Writing, number: int) -> int:
     """The state after round `number`, but that no id is free again and what `compact` erased stays so.
+
+    Returns how many rounds are undone. All that the state needs is read before anything is changed: later
+    models are removed for good. What it does not need may be damaged.
 
     Raises
     ------
     InputError
         There is no such round, it is the newest, or what it needs was not kept.
+    StoreError
+        What it needs is not what was written.
     """
     run, old, earliest = writing.connection, writing.snapshot, writing.state.restorable
     if not 0 <= number < old.round:
@@ -138,6 +141,7 @@ def rollback(writing: Writing, number: int) -> None:
     alive[:end] = True
     with writing.committing() as (ledger, state):
         ledger.check(*_TABLES)
+        _check_target(writing, number)
         state.generation += 1
         state.derived = []  # they have the old rows
         _rewritten(writing, alive, state.generation)
@@ -157,6 +161,34 @@ def rollback(writing: Writing, number: int) -> None:
         if state.anchors_round > number:
             state.anchors, state.anchors_round = None, 0
         ledger.renew(*_TABLES)
+    return old.round - number
+
+
+def _check_target(writing: Writing, number: int) -> None:
+    """StoreError unless the files of the state after round `number` are what was written, to the byte."""
+    folder, state = writing.folder, writing.state
+    codes, ids = mapped(folder / schema.CODES, folder / schema.IDS, writing.d, writing.snapshot.rows)
+    kept = catalog.rounds(writing.connection, 1, number)
+    codefile.check_rounds(folder, kept, codes, ids)
+    if not kept or kept[-1].model is None:
+        return
+    name, fingerprint = kept[-1].model, kept[-1].fingerprint
+    needed: list[tuple[Path, type[Model | Npy], str | None]] = [(folder / name, Model, fingerprint)]
+    if 0 < state.anchors_round <= number:
+        needed.append((folder / schema.ANCHORS, Npy, state.anchors))
+    for path, kind, known in needed:
+        try:
+            kind(path).check(known)
+        except FileNotFoundError:
+            raise StoreError(
+                f"{path} is missing, without which round {number} is nothing to go back to; nothing is "
+                "changed; restore it from a backup, or give another round"
+            ) from None
+        except StoreError as error:
+            raise StoreError(
+                f"{str(error).split(';')[0]}; round {number} needs it, and nothing is changed; restore it "
+                "from a backup, or give another round"
+            ) from error
 
 
 def mapped(codes: Path, ids: Path, d: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -183,8 +215,8 @@ def _rewritten(
             yield array[rows][alive[rows]]
 
     new_codes, new_ids = (folder / schema.pending(name, generation) for name in (schema.CODES, schema.IDS))
-    files.write(new_codes, codefile.header(d, n), blocks(codes))
-    files.write(new_ids, b"", blocks(ids))
+    files.write(new_codes, codefile.header(d, n), blocks(codes), folder / schema.CODES)
+    files.write(new_ids, b"", blocks(ids), folder / schema.IDS)
     files.sync_folder(folder)
     return mapped(new_codes, new_ids, d, n)
 

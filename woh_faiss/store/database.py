@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -33,8 +34,17 @@ _WAYS_OUT = {
     sqlite3.SQLITE_FULL: "cannot be written; free space on its disk, the index is as before",
     sqlite3.SQLITE_READONLY: "cannot be written; check the permissions of the folder and its files",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the permissions of the folder and its files",
-    sqlite3.SQLITE_IOERR: "cannot be read or written; check its disk",
+    sqlite3.SQLITE_IOERR: "cannot be read or written; check its disk and the free space on it",
+    sqlite3.SQLITE_PERM: "cannot be opened; check the permissions of the folder and its files",
+    sqlite3.SQLITE_NOMEM: "needs more memory than there is; end other programs and try again",
+    sqlite3.SQLITE_INTERRUPT: "was being read when that was interrupted; try again",
+    sqlite3.SQLITE_PROTOCOL: "is held by a process that keeps a lock on its -shm file; "
+    "end that process ('fuser' names it) and try again",
+    sqlite3.SQLITE_ERROR: "does not hold what a catalogue holds; restore it from a backup, or build the "
+    "index again",
 }
+#: Where nothing says that it is damaged.
+_ASK = "cannot be used; 'woh-index verify' tells whether it is damaged"
 
 
 def _primary(error: sqlite3.Error) -> int:
@@ -72,18 +82,50 @@ def failures(folder: Path, waited: float) -> Iterator[None]:
         code = _primary(error)
         if code in _TAKEN:
             raise _locked_out(folder, waited) from error
-        way_out = _WAYS_OUT.get(code, "cannot be used; restore it from a backup, or build the index again")
-        said = f"SQLite: {error}" if hasattr(error, "sqlite_errorcode") else str(error)  # ours have no code
-        raise StoreError(f"{folder / schema.CATALOG} {way_out} ({said})") from error
-    except (UnicodeDecodeError, MemoryError, OverflowError) as error:  # it quotes, or believes, damaged bytes
-        way_out = _WAYS_OUT[sqlite3.SQLITE_CORRUPT]
-        raise StoreError(f"{folder / schema.CATALOG} {way_out} ({type(error).__name__})") from error
+        raise StoreError(f"{folder / schema.CATALOG} {way_out(error)}") from error
+    except UnicodeDecodeError as error:  # it quotes damaged bytes
+        damaged = _WAYS_OUT[sqlite3.SQLITE_CORRUPT]
+        raise StoreError(f"{folder / schema.CATALOG} {damaged} ({type(error).__name__})") from error
+    except (MemoryError, OverflowError) as error:  # damaged bytes may ask for that, and so may an argument
+        raise StoreError(f"{folder / schema.CATALOG} {_ASK} ({type(error).__name__})") from error
+
+
+def way_out(error: sqlite3.Error) -> str:
+    """What an error of SQLite, or one of our checks of what it read, says of the file, and what to do."""
+    if not hasattr(error, "sqlite_errorcode"):  # ours have no code
+        return f"{_WAYS_OUT[sqlite3.SQLITE_CORRUPT]} ({error})"
+    return f"{_WAYS_OUT.get(_primary(error), _ASK)} (SQLite: {error})"
+
+
+def taken(error: sqlite3.Error) -> bool:
+    """Whether another connection holds what was wanted."""
+    return _primary(error) in _TAKEN
+
+
+def check_members(path: Path) -> None:
+    """StoreError unless SQLite may open the file at `path`: a plain one, and so are its log and its index.
+
+    They are kept in WAL mode, where a rollback journal never is. One that lies there was put there: SQLite
+    would play it back, and delete whatever file it names as its super-journal.
+    """
+    for end in ("", "-wal", "-shm"):
+        member = path.with_name(path.name + end)
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(member).st_mode):
+                raise StoreError(f"{member} is not a regular file; put back the one that belongs there")
+    journal = path.with_name(path.name + "-journal")
+    if os.path.lexists(journal):
+        raise StoreError(
+            f"{journal} is not a file of this package, and might change or delete others when SQLite sees "
+            "it; move it elsewhere"
+        )
 
 
 def connect(
     path: Path, options: str, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
-    """A connection that begins no transaction by itself."""
+    """A connection that begins no transaction by itself; StoreError as `check_members`."""
+    check_members(path)
     return sqlite3.connect(
         f"{path.as_uri()}?{options}",
         uri=True,
@@ -109,25 +151,42 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
             with closing(connect(path, "mode=ro", _READER_PATIENCE)) as connection:
                 return query(connection)
         except sqlite3.OperationalError as error:
-            # SQLite wants its two side files even to read; in a folder closed to us it cannot make them.
-            closed = _primary(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-            if not closed or os.access(folder, os.W_OK):
+            # SQLite wants its two side files even to read; it cannot make them in a folder closed to us or on
+            # a full disk.
+            if _primary(error) not in _NO_SIDE_FILES:
                 raise
+            failed = error
         while True:
-            _refuse_log(path)  # immutable would look past what is in there
+            _refuse_log(path, failed)  # immutable would look past what is in there
             before = path.stat()
             with closing(connect(path, "immutable=1", 0)) as connection:
                 answer = query(connection)
             after = path.stat()
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
-                _refuse_log(path)  # a writer that came meanwhile may have renamed files already
+                _refuse_log(path, failed)  # a writer that came meanwhile may have renamed files already
                 return answer
 
 
-def _refuse_log(path: Path) -> None:
+#: What SQLite says where it cannot make its side files.
+_NO_SIDE_FILES = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+)
+
+
+def _refuse_log(path: Path, failed: sqlite3.Error) -> None:
+    if _log_is_empty(path):
+        return
+    if os.access(path.parent, os.W_OK):
+        raise failed
+    raise _unfinished(path.parent)
+
+
+def _log_is_empty(path: Path) -> bool:
     log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size:
-        raise _unfinished(path.parent)
+    return not log.exists() or not log.stat().st_size
 
 
 def _unfinished(folder: Path) -> StoreError:
@@ -157,8 +216,9 @@ def resolve(connection: sqlite3.Connection, lock: writer_lock.WriterLock) -> Non
 def _resolve_for_reader(folder: Path, lock: writer_lock.WriterLock) -> None:
     """`resolve`, as far as a reader can: where the disk is full the state that is counted is good enough."""
     if not lock.writable:
-        _refuse_log(folder / schema.CATALOG)
-        return
+        if _log_is_empty(folder / schema.CATALOG):
+            return
+        raise _unfinished(folder)
     try:
         with closing(connect(folder / schema.CATALOG, "mode=rw", _READER_PATIENCE)) as connection:
             resolve(connection, lock)

@@ -197,6 +197,7 @@ def derive(store: Store, kind: str, given: Mapping[str, Any], bits: int, timeout
     view = store.view
     seen, codes = view.snapshot, view.mapped.codes
     parameters = kinds.complete(kind, given, seen.ntotal and seen.rows, bits)
+    view.check_rows()
     index = kinds.built(kind, codes, parameters)
     made = Derived(kind, "", "", seen.round, seen.rows, parameters, 0.0, kinds.radius(kind, parameters))
     made = replace(made, recall=_recall(Through(view, made, index), bits))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, StoreError
+from woh_faiss.whole_files import whole
 
 from . import files, kinds
 from .scan import Rows
@@ -72,20 +73,13 @@ def export(view: View, path: Path, kind: str, given: Mapping[str, Any], bits: in
     codes, ids = _alive(view)
     parameters = kinds.complete(kind, given, len(codes), bits)
     _check_place(path, view.folder, force)
-    unfinished = path.with_name(f".{path.name[:200]}.{os.getpid()}{files.TEMPORARY}")
-    with files.failures(path, "write"):
-        try:
-            with unfinished.open("xb") as file:
-                kinds.write(file, kinds.built(kind, codes, parameters, ids))
-                files.sync(file, path.name)
-            recall, n = _tried(view, unfinished, kind, bits)
-            size = files.file_size(unfinished)
-            _check_place(path, view.folder, force)  # somebody else may have been there meanwhile
-            with files.step(f"rename {path.name}"):
-                unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        files.sync_folder(path.parent)
+    view.check_rows()
+    with files.failures(path, "write"), whole(path, "export") as file:
+        kinds.write(file, kinds.built(kind, codes, parameters, ids))
+        files.sync(file, path.name)
+        recall, n = _tried(view, Path(file.name), kind, bits)
+        size = files.file_size(Path(file.name))
+        _check_place(path, view.folder, force)  # somebody else may have been there meanwhile
     radius = kinds.radius(kind, parameters)
     return Exported(str(path), kind, len(codes), 8 * codes.shape[1], size, parameters, recall, n, radius)
 

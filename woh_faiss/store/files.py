@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from woh_faiss import whole_files
 from woh_faiss.errors import StoreError
 
 from . import schema
@@ -87,9 +88,10 @@ def append(path: Path, end: int, array: NDArray[Any]) -> None:
         sync(file, path.name)
 
 
-def write(path: Path, head: bytes, blocks: Iterable[NDArray[Any]]) -> None:
-    """A whole new file, fsynced: `head`, then the arrays' bytes."""
-    with path.open("wb") as file:
+def write(path: Path, head: bytes, blocks: Iterable[NDArray[Any]], like: Path) -> None:
+    """A whole new file with the mode of `like`, fsynced: `head`, then the arrays' bytes."""
+    path.unlink(missing_ok=True)
+    with whole_files.exclusive(path, like) as file:
         with step(f"write {path.name}"):
             file.write(head)
             for block in blocks:
@@ -113,7 +115,8 @@ def truncate(path: Path, end: int) -> None:
 def replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     """Write a whole file under a temporary name, fsync it, and rename it to `path`."""
     temporary = path.with_name(path.name + TEMPORARY)
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)  # what died there, or was planted, is not written to
+    with whole_files.exclusive(temporary, like=path) as file:
         with step(f"write {path.name}"):
             write(file)
             file.flush()

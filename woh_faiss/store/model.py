@@ -29,13 +29,6 @@ def check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
             )
 
 
-def write_file(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """An .npz as `write_npz` has it at `path`, whole or not at all; StoreError if it cannot be written."""
-    with files.failures(path.parent, "write"):
-        files.replace(path, lambda file: chunk_files.write_npz(file, arrays))
-        files.sync_folder(path.parent)
-
-
 def write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
     """A plain .npy file."""
     np.lib.format.write_array(file, array, allow_pickle=False)
@@ -112,6 +105,11 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
         """What goes wrong inside for want of an array, or with one, as a StoreError about this file."""
         try:
             yield
+        except (OSError, MemoryError) as error:  # which say nothing of its bytes
+            raise StoreError(
+                f"{self.path} cannot be read ({_reason(error)}); check its disk and the memory that is free, "
+                "'woh-index verify' tells whether it is damaged"
+            ) from error
         except (InputError, *_MISFITS) as error:
             raise StoreError(
                 f"{self.path} is damaged ({_reason(error)}); "
@@ -120,7 +118,7 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
 
 
 #: What arrays of unexpected names, shapes and types make Python and NumPy raise.
-_MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, MemoryError, OSError)
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 
 
 class Npy(_Held):

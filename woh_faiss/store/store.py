@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, database, files, forking, schema
@@ -94,20 +95,10 @@ class Store:
         InputError
             auto_refresh is no number of at least 0.
         """
-        if auto_refresh is not None and not (isinstance(auto_refresh, (int, float)) and auto_refresh >= 0):
-            raise InputError(f"auto_refresh is {auto_refresh!r}, expected seconds, 0 or more, or None")
+        if auto_refresh is not None:
+            auto_refresh = validate.seconds(auto_refresh, "auto_refresh", ", or None")
         folder = Path(os.fsdecode(path)).absolute()
-        with files.failures(folder, "open"):  # a name too long for the file system, say
-            if not folder.exists():
-                raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
-            if not folder.is_dir():
-                raise StoreError(f"{folder} is a file, expected an index folder; 'woh-index build' makes one")
-            if not (folder / schema.CATALOG).exists():
-                raise StoreError(
-                    f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
-                )
-            files.file_size(folder / schema.CATALOG)  # which a pipe has not
-        config, d = database.read(folder, lambda connection: catalog.settings(connection, folder))
+        config, d = _settings(folder)
         return cls(folder, config, d, auto_refresh)
 
     def __enter__(self) -> Store:
@@ -229,17 +220,10 @@ class Store:
         StoreError
             The folder cannot be written, or a file is damaged.
         """
-        from .writing import Writing
-
         self.view  # noqa: B018 - says so where it was closed
-        keep = max(1, int(self.config.get("keep_models", _KEEP_MODELS)))
-        with database.locked(self.path, timeout) as (connection, lock):
-            update = Writing(self.path, connection, lock, self.d, keep)
-            try:
-                self.refresh()
-                yield update
-            finally:
-                update.end()
+        with _locked(self.path, self.config, self.d, timeout) as update:
+            self.refresh()
+            yield update
         self.refresh()
 
     def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
@@ -249,7 +233,7 @@ class Store:
 
             gone = compaction.compact(writing)
             writing.end()
-            clean = compaction.scrub(writing, timeout)
+            clean = compaction.scrub(writing, validate.seconds(timeout))
         return gone, clean
 
     @staticmethod
@@ -259,9 +243,50 @@ class Store:
 
         return verify(Path(path).absolute())
 
-    def rollback(self, number: int, timeout: float = 10.0) -> None:
-        """Go back to the state after a round; see `compaction.rollback`."""
-        with self.writing(timeout) as writing:
+    def rollback(self, number: int, timeout: float = 10.0) -> int:
+        """`restore` of this index, which then serves that state."""
+        self.view  # noqa: B018 - says so where it was closed
+        undone = self.restore(self.path, number, timeout)
+        self.refresh()
+        return undone
+
+    @staticmethod
+    def restore(path: str | os.PathLike[str], number: int, timeout: float = 10.0) -> int:
+        """Go back to the state after a round, and say how many are undone; see `compaction.rollback`.
+
+        The index need not be one that can be opened: the newest model may be damaged or missing.
+        """
+        folder = Path(os.fsdecode(path)).absolute()
+        with _locked(folder, *_settings(folder), timeout) as writing:
             from . import compaction
 
-            compaction.rollback(writing, number)
+            return compaction.rollback(writing, number)
+
+
+def _settings(folder: Path) -> tuple[dict[str, Any], int]:
+    """Config and d of the index in `folder`; StoreError where there is none."""
+    with files.failures(folder, "open"):  # a name too long for the file system, say
+        if not folder.exists():
+            raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
+        if not folder.is_dir():
+            raise StoreError(f"{folder} is a file, expected an index folder; 'woh-index build' makes one")
+        if not (folder / schema.CATALOG).exists():
+            raise StoreError(
+                f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
+            )
+        files.file_size(folder / schema.CATALOG)  # which a pipe has not
+    return database.read(folder, lambda connection: catalog.settings(connection, folder))
+
+
+@contextmanager
+def _locked(folder: Path, config: dict[str, Any], d: int, timeout: float) -> Iterator[Writing]:
+    """The writer lock on the index in `folder`, its files repaired."""
+    from .writing import Writing
+
+    keep = max(1, int(config.get("keep_models", _KEEP_MODELS)))
+    with database.locked(folder, validate.seconds(timeout)) as (connection, lock):
+        update = Writing(folder, connection, lock, d, keep)
+        try:
+            yield update
+        finally:
+            update.end()

@@ -60,6 +60,8 @@ class _Check:
             yield
         except StoreError as error:
             self.faults.append(str(error))
+        except OSError as error:  # which says nothing of its bytes
+            self.fault(name, f"cannot be read ({_one_line(error)}); check its permissions and its disk")
         except Exception as error:
             self.fault(name, f"cannot be read ({_one_line(error)}); {_RESTORE}")
 

@@ -16,7 +16,7 @@ from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, codefile, database, files, schema
 from .model import Model, Npy
-from .records import Item, Snapshot
+from .records import Item, Round, Snapshot
 from .scan import NO_ID, Scan, members
 
 #: How often an opening reader follows a writer that removes the model just read about.
@@ -150,6 +150,20 @@ class View:
     def check_identity(self) -> None:
         """StoreError unless the model, and each array that is read of it, is the index's: for a query."""
         self.learned().check_identity(self.snapshot.fingerprint)
+
+    def check_rows(self) -> None:
+        """StoreError unless codes and ids are what was written, to the byte: before they replace a copy.
+
+        Where another process wrote them anew since, the checksums of what is mapped here are gone.
+        """
+        seen = self.snapshot
+
+        def known(run: sqlite3.Connection) -> list[Round]:
+            with database.moment(run):
+                same = catalog.read_state(run).generation == seen.generation
+                return catalog.rounds(run, 1, seen.round) if same else []
+
+        codefile.check_rounds(self.folder, database.read(self.folder, known), self.mapped.codes, self.ids)
 
     # ---- search -------------------------------------------------------------------------------------
 

@@ -153,7 +153,9 @@ class Writing(Lookups):
             if model is not None:
                 name = schema.model_name(number)
                 files.replace(self.folder / name, lambda file: write_npz(file, model))
-                fingerprint = Model(self.folder / name).fingerprint
+                written = Model(self.folder / name)
+                fingerprint = written.fingerprint
+                written.check(fingerprint)  # older models are removed for this one
                 state.models.append(name)
             if anchors is not None:
                 state.anchors = self.write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
