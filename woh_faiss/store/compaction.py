@@ -44,8 +44,7 @@ def compact(writing: Writing) -> int:
     with writing.committing() as (ledger, state):
         ledger.check(*_TABLES)
         rounds = _places(writing, alive, first)
-        state.generation += 1
-        state.derived = []  # they have the old rows
+        state.leave(writing.snapshot)
         codes, ids = _rewritten(writing, alive, state.generation)
         _forget_tags(run)
         select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
@@ -137,8 +136,7 @@ def rollback(writing: Writing, number: int) -> None:
     alive[:end] = True
     with writing.committing() as (ledger, state):
         ledger.check(*_TABLES)
-        state.generation += 1
-        state.derived = []  # they have the old rows
+        state.leave(old)
         _rewritten(writing, alive, state.generation)
         run.execute("DELETE FROM items WHERE row >= ?", (end,))
         run.execute("DELETE FROM removed WHERE row >= ?", (end,))
@@ -160,12 +158,7 @@ def rollback(writing: Writing, number: int) -> None:
 
 def mapped(codes: Path, ids: Path, d: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The first `rows` codes and ids of two files, memory-mapped."""
-    if not rows:
-        return np.empty((0, d // 8), np.uint8), np.empty(0, "<i8")
-    return (
-        np.memmap(codes, np.uint8, "r", codefile.START, (rows, d // 8)),
-        np.memmap(ids, "<i8", "r", 0, (rows,)),
-    )
+    return codefile.map_codes(codes, d, rows), codefile.map_ids(ids, rows)
 
 
 def _rewritten(

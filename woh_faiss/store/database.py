@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from woh_faiss.errors import LockedError, StoreError
 
-from . import forking, schema
+from . import files, forking, schema
 
 T = TypeVar("T")
 #: Values a SELECT asks for at once; far below SQLite's limit on parameters.
@@ -44,16 +44,19 @@ def _primary(error: sqlite3.Error) -> int:
 
 #: Who holds the writer lock: its process id, and since when, in seconds since 1970.
 HOLDER = f"{schema.CATALOG}-writer"
+#: Bytes of that which are read.
+_NOTE = 64
 
 
 def _holder(folder: Path) -> str:
     """Who holds the lock, for a message; what is said there may be of one who died."""
     try:
-        pid, since = map(int, (folder / HOLDER).read_text("ascii").split())
+        with files.open_member(folder / HOLDER) as note:
+            pid, since = map(int, note.read(_NOTE).split())
         with suppress(PermissionError):  # somebody else's process
             os.kill(max(pid, 1), 0)
         when = datetime.fromtimestamp(since).astimezone()
-    except (OSError, ValueError, OverflowError):
+    except (OSError, ValueError, OverflowError, StoreError):
         return "another process"
     return f"{'this ' if pid == os.getpid() else ''}process {pid} since {when:%Y-%m-%d %H:%M:%S}"
 
@@ -62,8 +65,8 @@ def _holder(folder: Path) -> str:
 def _held(folder: Path) -> Iterator[None]:
     """Says meanwhile who holds the lock; a hint that nothing depends on."""
     note = folder / HOLDER
-    with suppress(OSError):
-        note.write_text(f"{os.getpid()} {int(time.time())}\n", "ascii")
+    with suppress(OSError, StoreError), files.open_new(note) as file:
+        file.write(b"%d %d\n" % (os.getpid(), time.time()))
     try:
         yield
     finally:
@@ -94,8 +97,16 @@ def failures(folder: Path, waited: float) -> Iterator[None]:
 def connect(
     path: Path, options: str, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
-    """A connection that begins no transaction by itself."""
-    return sqlite3.connect(
+    """A connection that begins no transaction by itself; SQLite's files must be plain ones.
+
+    SQLite opens them by their names: whoever may write to the folder may still exchange them in between.
+    """
+    for end in ("", "-wal", "-shm"):
+        files.plain(path.with_name(path.name + end))
+    # A journal of the other kind is never ours; SQLite would play it back into the catalogue.
+    if os.path.lexists(journal := path.with_name(f"{path.name}-journal")):
+        raise StoreError(f"{journal} does not belong to an index; move it elsewhere")
+    connection = sqlite3.connect(
         f"{path.as_uri()}?{options}",
         uri=True,
         timeout=timeout,
@@ -103,6 +114,12 @@ def connect(
         check_same_thread=False,
         factory=factory,
     )
+    try:
+        schema.distrust(connection)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -117,6 +134,7 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     with forking.gate, failures(folder, _READER_PATIENCE):
         try:
             with closing(connect(path, "mode=ro", _READER_PATIENCE)) as connection:
+                schema.check(connection, folder)
                 return query(connection)
         except sqlite3.OperationalError as error:
             # SQLite wants its two side files even to read; in a folder closed to us it cannot make them.
@@ -127,6 +145,7 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
             _refuse_log(path)  # immutable would look past what is in there
             before = path.stat()
             with closing(connect(path, "immutable=1", 0)) as connection:
+                schema.check(connection, folder)
                 answer = query(connection)
             after = path.stat()
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
@@ -136,7 +155,7 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
 
 def _refuse_log(path: Path) -> None:
     log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size:
+    if files.plain(log) and log.stat().st_size:
         raise StoreError(
             f"{path.parent} is read-only and its last writer did not end cleanly; "
             "open it once where it can be written"
@@ -150,6 +169,7 @@ def locked(folder: Path, timeout: float) -> Iterator[sqlite3.Connection]:
         connection = connect(folder / schema.CATALOG, "mode=rw", timeout, forking.Connection)
     with closing(connection):
         with failures(folder, timeout):
+            schema.check(connection, folder)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA secure_delete = ON")
             _begin(connection, timeout)

@@ -75,7 +75,7 @@ def export(view: View, path: Path, kind: str, given: Mapping[str, Any], bits: in
     unfinished = path.with_name(f".{path.name[:200]}.{os.getpid()}{files.TEMPORARY}")
     with files.failures(path, "write"):
         try:
-            with unfinished.open("xb") as file:
+            with files.open_member(unfinished, "xb") as file:
                 kinds.write(file, kinds.built(kind, codes, parameters, ids))
                 files.sync(file, path.name)
             recall, n = _tried(view, unfinished, kind, bits)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from woh_faiss.errors import InputError, StoreError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .ledger import TagRow
     from .writing import Writing
 
+T = TypeVar("T")
 #: Distinct model files kept unless the config says otherwise.
 _KEEP_MODELS = 2
 
@@ -102,12 +104,11 @@ class Store:
                 raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
             if not folder.is_dir():
                 raise StoreError(f"{folder} is a file, expected an index folder; 'woh-index build' makes one")
-            if not (folder / schema.CATALOG).exists():
+            if not files.plain(folder / schema.CATALOG):
                 raise StoreError(
                     f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
                 )
-            files.file_size(folder / schema.CATALOG)  # which a pipe has not
-        config, d = database.read(folder, lambda connection: catalog.settings(connection, folder))
+        config, d = database.read(folder, catalog.settings)
         return cls(folder, config, d, auto_refresh)
 
     def __enter__(self) -> Store:
@@ -144,17 +145,26 @@ class Store:
         """Follow the writer to the newest committed state; True if it is another one."""
         with forking.gate, self._refreshing:
             self._looked = time.monotonic()
-            newest = self.newest()
-            if newest == self.snapshot:
+            if self.newest() == self.snapshot:
                 return False
-            view = open_view(self.path, self.d)
+            view = open_view(self.path, self.d, before=self.snapshot)
             prepare(view)
             self._view = view
             return True
 
     def newest(self) -> Snapshot:
         """The newest committed state, which may not be the one that is being served."""
-        return database.read(self.path, catalog.snapshot)
+        return self.ask(catalog.snapshot)
+
+    def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """What `query` finds in the catalogue, of one state; StoreError where another index took its place."""
+
+        def look(connection: sqlite3.Connection) -> T:
+            with database.moment(connection):
+                catalog.rewritten(connection, self.path, self.snapshot)
+                return query(connection)
+
+        return database.read(self.path, look)
 
     def follow(self, prepare: Callable[[View], object]) -> View:
         """The state to answer from: refreshed first if it was last `auto_refresh` seconds ago or more.
@@ -178,11 +188,11 @@ class Store:
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""
         last = self.snapshot.round
-        return database.read(self.path, lambda connection: catalog.rounds(connection, 1, last))
+        return self.ask(lambda connection: catalog.rounds(connection, 1, last))
 
     def round(self, number: int) -> Round:
         """The record of one committed round; StoreError if there is none."""
-        found = database.read(self.path, lambda connection: catalog.rounds(connection, number, number))
+        found = self.ask(lambda connection: catalog.rounds(connection, number, number))
         if not found:
             raise StoreError(f"{self.path} has no round {number}; its newest is {self.snapshot.round}")
         return found[0]
@@ -190,12 +200,12 @@ class Store:
     def misfits(self, most: int) -> list[tuple[int, int, int]]:
         """(id, round, bits) of up to `most` items whose code and features agree least, worst first."""
         last = self.snapshot.round
-        return database.read(self.path, lambda connection: catalog.misfits(connection, last, most))
+        return self.ask(lambda connection: catalog.misfits(connection, last, most))
 
     def earlier_models(self) -> list[tuple[int, Model]]:
         """The models before the snapshot's that are kept, with the rounds that wrote them, oldest first."""
         newest, found = self.snapshot.model, []
-        for name in database.read(self.path, catalog.read_state).models:
+        for name in self.ask(catalog.read_state).models:
             number = schema.model_round(name)
             if newest is not None and number < schema.model_round(newest):
                 with suppress(FileNotFoundError):  # a writer keeps newer ones by now
@@ -204,13 +214,14 @@ class Store:
 
     def tag_rows(self) -> list[TagRow]:
         """(column, tag, count, vector) of every tag, by column, as of the newest commit."""
-        return database.read(self.path, catalog.tags)
+        return self.ask(catalog.tags)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file in the folder, by name."""
         with files.failures(self.path, "list"), os.scandir(self.path) as entries:
             return {
-                entry.name: entry.stat().st_size for entry in sorted(entries, key=lambda entry: entry.name)
+                entry.name: entry.stat(follow_symlinks=False).st_size
+                for entry in sorted(entries, key=lambda entry: entry.name)
             }
 
     @contextmanager

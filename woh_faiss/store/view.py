@@ -60,14 +60,7 @@ class View:
         """Map the files of `snapshot`; FileNotFoundError if its model file is gone."""
         rows = snapshot.rows
         mapped = codefile.open_mapped(files.newest(folder, schema.CODES, snapshot.generation), d, rows)
-        path = files.newest(folder, schema.IDS, snapshot.generation)
-        size, expected = files.file_size(path), 8 * rows
-        if size < expected:
-            raise files.short(path, size, expected)
-        ids: Any = np.empty(0, dtype="<i8")  # an empty file cannot be mapped
-        if rows:
-            # As a plain array: looking things up in a memmap costs more than looking them up.
-            ids = np.asarray(np.memmap(path, dtype="<i8", mode="r", shape=(rows,)))
+        ids = codefile.map_ids(files.newest(folder, schema.IDS, snapshot.generation), rows)
         model = None if snapshot.model is None else Model(folder / snapshot.model)
         anchors = Npy(folder / schema.ANCHORS) if snapshot.anchors else None
         return cls(folder, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
@@ -102,7 +95,8 @@ class View:
     def _found(self, column: str, values: list[Any]) -> dict[int, Item]:
         """The items whose id or key is among the values, by id."""
         items, stale = database.read(
-            self.folder, lambda connection: catalog.items(connection, column, values, self.snapshot)
+            self.folder,
+            lambda connection: catalog.items(connection, self.folder, column, values, self.snapshot),
         )
         if stale and items:  # written anew: only the mapped ids know which rows this state has
             rows = self._rows_of([item.id for item in items])
@@ -237,20 +231,23 @@ class View:
         return found
 
 
-def open_view(folder: Path, d: int, wanted: Snapshot | None = None) -> View:
-    """The newest committed state, or an earlier one that is `wanted`, mapped.
+def open_view(folder: Path, d: int, wanted: Snapshot | None = None, before: Snapshot | None = None) -> View:
+    """The newest committed state, which comes after `before`, or an earlier one that is `wanted`, mapped.
 
     Raises
     ------
     StoreError
-        A file is damaged or missing; `wanted` is gone: its files were rewritten, or its model is not kept.
+        A file is damaged or missing; `wanted` is gone: its files were rewritten, or its model is not kept;
+        the folder was replaced by another index than that of `wanted` or `before`.
     """
 
     def look(connection: sqlite3.Connection) -> View | StoreError:
         with database.moment(connection):
             newest = catalog.snapshot(connection)
             seen = wanted or newest
-            if seen.generation != newest.generation or seen.round > newest.round:
+            if (known := wanted or before) is not None:
+                catalog.rewritten(connection, folder, known)
+            if seen.generation != newest.generation:
                 return StoreError(
                     f"the state of round {seen.round} is gone from {folder}, which was compacted or rolled "
                     "back since; open the index anew"
