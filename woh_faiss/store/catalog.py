@@ -16,6 +16,9 @@ from . import cells, schema
 from .database import moment, where_in
 from .records import Derived, Item, Round, Snapshot, State
 
+#: Rounds among which one with rows is looked for.
+_NEWEST = 64
+
 
 def settings(connection: sqlite3.Connection) -> tuple[dict[str, Any], int]:
     """The config, and the bits of a stored code."""
@@ -119,19 +122,34 @@ def rewritten(connection: sqlite3.Connection, folder: Path, seen: Snapshot) -> b
     kinds = cells.some(cells.ROUND, "time", "checksum")
     row = connection.execute("SELECT time, checksum FROM rounds WHERE round = ?", (seen.round,)).fetchone()
     record = cells.typed("rounds", row or (0.0, ""), kinds)
-    left = {line: (last, time) for line, last, time in now.left}
+    since = [entry[0] for entry in now.left]
     if now.identity != seen.identity or now.generation < seen.generation:
         ours = False
     elif now.generation == seen.generation:
         ours = now.line == seen.line and record == (seen.time, seen.checksum)
-    elif seen.line in left:
-        last, time = left[seen.line]
-        ours = seen.round < last or (seen.round, seen.time) == (last, time)
+    elif seen.line in since:
+        ours = _left(now.left[since.index(seen.line) :], seen, record[0] if row else None)
     else:  # of older generations nothing is known
-        ours = now.generation - seen.generation > len(left)
+        ours = now.generation - seen.generation > len(since)
     if not ours:
         raise StoreError(f"{folder} was replaced by another index; open it again")
     return now.generation != seen.generation
+
+
+def newest_rows(connection: sqlite3.Connection, seen: Snapshot) -> tuple[int, int, int, str] | None:
+    """Number, first row, end and checksum of the newest round with rows, if it is among the newest ones."""
+    kinds = cells.some(cells.ROUND, "round", "first_row", "end_row", "checksum")
+    row = connection.execute(
+        "SELECT round, first_row, end_row, checksum FROM rounds "
+        "WHERE round BETWEEN ? AND ? AND first_row < end_row ORDER BY round DESC LIMIT 1",
+        (seen.round - _NEWEST, seen.round),
+    ).fetchone()
+    if row is None:
+        return None
+    number, first, end, checksum = cells.typed("rounds", row, kinds)
+    if end > seen.rows:
+        raise sqlite3.DatabaseError(f"round {number} has rows that are not there")
+    return number, first, end, checksum
 
 
 def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
@@ -171,6 +189,18 @@ def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, byt
         'ORDER BY "column" IS NULL, "column", tag'
     )
     return cells.all_typed("tags", connection.execute(select), kinds)
+
+
+def _left(left: list[list[Any]], seen: Snapshot, time: float | None) -> bool:
+    """Whether `seen` is of the generation that ended as the first of `left` says.
+
+    `time` is that of the round of its number now, None for none.
+    """
+    _, last, ended, _ = left[0]
+    if seen.round >= last:
+        return (seen.round, seen.time) == (last, ended)
+    undone = any(kept < seen.round for *_, kept in left)  # another round may have its number
+    return undone or time is None or time == seen.time
 
 
 def items(

@@ -44,7 +44,7 @@ def compact(writing: Writing) -> int:
     with writing.committing() as (ledger, state):
         ledger.check(*_TABLES)
         rounds = _places(writing, alive, first)
-        state.leave(writing.snapshot)
+        state.leave(writing.snapshot, writing.snapshot.round)
         codes, ids = _rewritten(writing, alive, state.generation)
         _forget_tags(run)
         select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
@@ -136,7 +136,7 @@ def rollback(writing: Writing, number: int) -> None:
     alive[:end] = True
     with writing.committing() as (ledger, state):
         ledger.check(*_TABLES)
-        state.leave(old)
+        state.leave(old, number)
         _rewritten(writing, alive, state.generation)
         run.execute("DELETE FROM items WHERE row >= ?", (end,))
         run.execute("DELETE FROM removed WHERE row >= ?", (end,))

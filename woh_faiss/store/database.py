@@ -102,9 +102,9 @@ def connect(
     SQLite opens them by their names: whoever may write to the folder may still exchange them in between.
     """
     for end in ("", "-wal", "-shm"):
-        files.plain(path.with_name(path.name + end))
+        files.plain(f"{path}{end}")
     # A journal of the other kind is never ours; SQLite would play it back into the catalogue.
-    if os.path.lexists(journal := path.with_name(f"{path.name}-journal")):
+    if files.plain(journal := f"{path}-journal"):
         raise StoreError(f"{journal} does not belong to an index; move it elsewhere")
     connection = sqlite3.connect(
         f"{path.as_uri()}?{options}",

@@ -77,7 +77,7 @@ def publish(unfinished: Path, final: Path) -> None:
         sync_folder(final.parent)
 
 
-def plain(path: Path) -> bool:
+def plain(path: Path | str) -> bool:
     """Whether there is a file of that name; StoreError if it is a link, a folder, a pipe or a device."""
     try:
         found = os.lstat(path)
@@ -88,7 +88,7 @@ def plain(path: Path) -> bool:
     return True
 
 
-def _not_plain(path: Path, mode: int) -> StoreError:
+def _not_plain(path: Path | str, mode: int) -> StoreError:
     kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
     what = kinds.get(stat.S_IFMT(mode), "a socket or a device")
     return StoreError(
@@ -99,11 +99,11 @@ def _not_plain(path: Path, mode: int) -> StoreError:
 
 def _descriptor(path: str, flags: int) -> int:
     """What `open_member` opens; whatever takes the name's place after `plain` is refused, too."""
-    plain(Path(path))
+    plain(path)
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
         os.close(handle)
-        raise _not_plain(Path(path), mode)
+        raise _not_plain(path, mode)
     return handle
 
 

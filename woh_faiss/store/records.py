@@ -173,8 +173,9 @@ class State:
         How many were ever made.
     identity, line : str
         See `Snapshot`.
-    left : list of [str, int, float]
-        Of the latest generations before this one: `line`, the newest round when it ended, and its time.
+    left : list of [str, int, float, int]
+        Of the latest generations before this one: `line`, the newest round when it ended, its time, and the
+        last round that was kept.
     """
 
     models: list[str] = field(default_factory=list)
@@ -190,9 +191,9 @@ class State:
     line: str = field(default_factory=lambda: secrets.token_hex(8))
     left: list[list[Any]] = field(default_factory=list)
 
-    def leave(self, last: Snapshot) -> None:
-        """Begin another generation after the state `last`; derived indexes have its rows."""
-        self.left = [*self.left, [self.line, last.round, last.time]][-_LEFT:]
+    def leave(self, last: Snapshot, kept: int) -> None:
+        """Begin another generation after `last` with its rounds up to `kept`; derived indexes had its rows."""
+        self.left = [*self.left, [self.line, last.round, last.time, kept]][-_LEFT:]
         self.generation, self.line, self.derived = self.generation + 1, secrets.token_hex(8), []
 
     def text(self) -> str:

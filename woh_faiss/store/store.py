@@ -157,7 +157,7 @@ class Store:
         return self.ask(catalog.snapshot)
 
     def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """What `query` finds in the catalogue, of one state; StoreError where another index took its place."""
+        """What `query` finds in the catalogue, of one state; StoreError if another index took its place."""
 
         def look(connection: sqlite3.Connection) -> T:
             with database.moment(connection):
@@ -262,6 +262,12 @@ class Store:
             writing.end()
             clean = compaction.scrub(writing.connection, timeout)
         return gone, clean
+
+    def backup(self, destination: str | os.PathLike[str]) -> Snapshot:
+        """The newest committed state copied to a new folder; see `backup.backup`."""
+        from .backup import backup
+
+        return backup(self.path, self.d, self.snapshot, Path(os.fsdecode(destination)).absolute())
 
     @staticmethod
     def verify(path: str | os.PathLike[str]) -> list[str]:

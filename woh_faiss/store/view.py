@@ -22,6 +22,9 @@ from .scan import NO_ID, Scan, members
 #: How often an opening reader follows a writer that removes the model just read about.
 _ATTEMPTS = 5
 
+#: Bytes of codes and ids up to which those of the newest round are read when an index is opened: 1 ms.
+_CHECKED = 1 << 20
+
 
 class Searcher(Protocol):
     """What finds the nearest rows, as `Scan.nearest`."""
@@ -64,6 +67,20 @@ class View:
         model = None if snapshot.model is None else Model(folder / snapshot.model)
         anchors = Npy(folder / schema.ANCHORS) if snapshot.anchors else None
         return cls(folder, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
+
+    def check_rows(self, number: int, first: int, end: int, checksum: str) -> None:
+        """StoreError unless the rows of a round are what was written; a round of many is passed over.
+
+        This tells most copies that were made file by file while a writer was at work.
+        """
+        codes, ids = self.mapped.codes[first:end], self.ids[first:end]
+        if codes.nbytes + ids.nbytes > _CHECKED or codefile.checksum(codes, ids) == checksum:
+            return
+        raise StoreError(
+            f"{self.folder / schema.CODES} or {schema.IDS}: the bytes of round {number} are not what was "
+            "written; if this is a copy, make it again with 'woh-index backup', else restore both from a "
+            "backup"
+        )
 
     # ---- items --------------------------------------------------------------------------------------
 
@@ -253,9 +270,12 @@ def open_view(folder: Path, d: int, wanted: Snapshot | None = None, before: Snap
                     "back since; open the index anew"
                 )
             dead = catalog.dead_rows(connection, seen)
+            newest_rows = None if before else catalog.newest_rows(connection, seen)
         try:
             with files.failures(folder, "open"):
                 view = View.open(folder, d, seen, dead)
+            if newest_rows is not None:
+                view.check_rows(*newest_rows)
         except StoreError as error:
             if isinstance(missing := error.__cause__, FileNotFoundError):
                 way_out = "restore it from a backup" if seen == newest else "open the index anew"
