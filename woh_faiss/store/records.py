@@ -192,7 +192,7 @@ class State:
     left: list[list[Any]] = field(default_factory=list)
 
     def leave(self, last: Snapshot, kept: int) -> None:
-        """Begin another generation after `last` with its rounds up to `kept`; derived indexes had its rows."""
+        """Begin another generation after `last`, with rounds up to `kept`; derived indexes had its rows."""
         self.left = [*self.left, [self.line, last.round, last.time, kept]][-_LEFT:]
         self.generation, self.line, self.derived = self.generation + 1, secrets.token_hex(8), []
 
