@@ -147,6 +147,7 @@ def check(connection: sqlite3.Connection, folder: Path) -> None:
     sqlite3.DatabaseError
         It is no catalogue, or damaged.
     """
+    connection.execute("BEGIN")  # else each statement would take and give back a lock
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise sqlite3.DatabaseError("no woh-faiss catalogue")
     (found,) = connection.execute("PRAGMA user_version").fetchone()
@@ -164,4 +165,5 @@ def check(connection: sqlite3.Connection, folder: Path) -> None:
             f"{folder / CATALOG} is damaged: {short(others[0]) if others else 'a table'} in its schema is "
             f"not what format {found} has; restore it from a backup, or build the index again"
         )
+    connection.execute("ROLLBACK")
     connection.set_progress_handler(None, 0)

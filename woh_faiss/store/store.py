@@ -50,21 +50,20 @@ class Store:
     def __init__(
         self,
         path: Path,
-        config: dict[str, Any],
-        d: int,
         auto_refresh: float | None = None,
         wanted: Snapshot | None = None,
     ) -> None:
-        self.path, self.config, self.d = path, config, d
-        self.auto_refresh = auto_refresh
-        self._view: View | None = open_view(path, d, wanted)
+        self.path, self.auto_refresh = path, auto_refresh
+        view = open_view(path, wanted)
+        self.config, self.d = view.config, 8 * view.mapped.codes.shape[1]
+        self._view: View | None = view
         self._shelf = Shelf()
         self._refreshing = threading.RLock()
         self._looked = time.monotonic()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as its place and state: the copy opens that state again, or says it is gone."""
-        return Store, (self.path, self.config, self.d, self.auto_refresh, self.snapshot)
+        return Store, (self.path, self.auto_refresh, self.snapshot)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, config: dict[str, Any], d: int) -> Store:
@@ -108,8 +107,7 @@ class Store:
                 raise StoreError(
                     f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
                 )
-        config, d = database.read(folder, catalog.settings)
-        return cls(folder, config, d, auto_refresh)
+        return cls(folder, auto_refresh)
 
     def __enter__(self) -> Store:
         return self
@@ -147,14 +145,22 @@ class Store:
             self._looked = time.monotonic()
             if self.newest() == self.snapshot:
                 return False
-            view = open_view(self.path, self.d, before=self.snapshot)
+            view = open_view(self.path, before=self.snapshot)
             prepare(view)
             self._view = view
             return True
 
     def newest(self) -> Snapshot:
         """The newest committed state, which may not be the one that is being served."""
-        return self.ask(catalog.snapshot)
+
+        def look(connection: sqlite3.Connection) -> Snapshot:
+            with database.moment(connection):
+                found = catalog.snapshot(connection)
+                if found != self.snapshot:
+                    catalog.rewritten(connection, self.path, self.snapshot)
+                return found
+
+        return database.read(self.path, look)
 
     def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What `query` finds in the catalogue, of one state; StoreError if another index took its place."""

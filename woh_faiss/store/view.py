@@ -40,6 +40,8 @@ class View:
     Attributes
     ----------
     folder : Path
+    config : dict
+        What the index was made with.
     snapshot : Snapshot
     mapped : MappedCodes
         Of all rows, removed ones too.
@@ -51,6 +53,7 @@ class View:
     """
 
     folder: Path
+    config: dict[str, Any]
     snapshot: Snapshot
     mapped: codefile.MappedCodes
     ids: NDArray[np.int64]
@@ -59,14 +62,16 @@ class View:
     anchors: Npy | None
 
     @classmethod
-    def open(cls, folder: Path, d: int, snapshot: Snapshot, dead: Sequence[int]) -> View:
+    def open(
+        cls, folder: Path, config: dict[str, Any], d: int, snapshot: Snapshot, dead: Sequence[int]
+    ) -> View:
         """Map the files of `snapshot`; FileNotFoundError if its model file is gone."""
         rows = snapshot.rows
         mapped = codefile.open_mapped(files.newest(folder, schema.CODES, snapshot.generation), d, rows)
         ids = codefile.map_ids(files.newest(folder, schema.IDS, snapshot.generation), rows)
         model = None if snapshot.model is None else Model(folder / snapshot.model)
         anchors = Npy(folder / schema.ANCHORS) if snapshot.anchors else None
-        return cls(folder, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
+        return cls(folder, config, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
 
     def check_rows(self, number: int, first: int, end: int, checksum: str) -> None:
         """StoreError unless the rows of a round are what was written; a round of many is passed over.
@@ -248,7 +253,7 @@ class View:
         return found
 
 
-def open_view(folder: Path, d: int, wanted: Snapshot | None = None, before: Snapshot | None = None) -> View:
+def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | None = None) -> View:
     """The newest committed state, which comes after `before`, or an earlier one that is `wanted`, mapped.
 
     Raises
@@ -260,6 +265,7 @@ def open_view(folder: Path, d: int, wanted: Snapshot | None = None, before: Snap
 
     def look(connection: sqlite3.Connection) -> View | StoreError:
         with database.moment(connection):
+            config, d = catalog.settings(connection)
             newest = catalog.snapshot(connection)
             seen = wanted or newest
             if (known := wanted or before) is not None:
@@ -273,7 +279,7 @@ def open_view(folder: Path, d: int, wanted: Snapshot | None = None, before: Snap
             newest_rows = None if before else catalog.newest_rows(connection, seen)
         try:
             with files.failures(folder, "open"):
-                view = View.open(folder, d, seen, dead)
+                view = View.open(folder, config, d, seen, dead)
             if newest_rows is not None:
                 view.check_rows(*newest_rows)
         except StoreError as error:
