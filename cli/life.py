@@ -1,4 +1,4 @@
-"""woh-index remove, compact, verify and rollback: the life of items, and trust in the files."""
+"""woh-index remove, compact, verify, backup and rollback: the life of items, and trust in the files."""
 
 from __future__ import annotations
 
@@ -111,6 +111,26 @@ def verify(index_path: Path, as_json: bool) -> None:
     if faults:
         sys.exit(1)
     click.echo(f"{index_path} is sound", err=True)
+
+
+@click.command()
+@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@index_option
+@one_line_errors
+def backup(destination: Path, index_path: Path) -> None:
+    """Copy the index to DEST, a new folder, while others go on writing: one committed state, on the disk.
+
+    cp -r of a folder that is being written may mix states.
+
+    \b
+    Example:
+        woh-index backup /backups/photos-2026-11-28.woh --index photos.woh
+    """
+    from woh_faiss import WOHIndex
+
+    with WOHIndex.open(index_path) as index:
+        number = index.backup(destination)
+    click.echo(f"{destination} is a copy of {index_path} after round {number}", err=True)
 
 
 @click.command()

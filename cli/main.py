@@ -20,6 +20,7 @@ COMMANDS = {
     "query": "query",
     "info": "info",
     "verify": "life",
+    "backup": "life",
     "compact": "life",
     "rollback": "life",
     "derive": "export",

@@ -1,11 +1,10 @@
-"""Removing, replacing, compacting, rolling back, migrating: dead, or refused by the disk, at every step."""
+"""Removing, replacing, compacting, rolling back: dead, or refused by the disk, at every step."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
 from woh_faiss.store import files
 
-FORMAT_1 = Path(__file__).parent / "stores" / "format-1" / "index"
 OPERATIONS = {
     "update": lambda index: index.update(*tagged(4, n=12), keys=[f"4/{i}" for i in range(12)]),
     "add": lambda index: index.add(XQ, ids=[7000, 7001, 9000, 9001]),
@@ -27,15 +25,10 @@ OPERATIONS = {
     "replace by add": lambda index: index.add(XQ, keys=[f"1/{i}" for i in range(4)], on_duplicate="replace"),
     "compact": lambda index: index.compact(),
     "rollback": lambda index: index.rollback(2),
-    "migration": lambda index: index.update(np.eye(3, 4), ["sea", "hill", "city"]),
-    "migration by a removal": lambda index: index.remove([3, 100]),
 }
 
 
-def prepared(path, kind):
-    if "migration" in kind:
-        shutil.copytree(FORMAT_1, path)
-        return
+def prepared(path):
     with WOHIndex.create(path, **SMALL) as index:
         for seed in range(3):
             index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
@@ -69,7 +62,7 @@ def operation(request, tmp_path):
     """(what is done, to which index, states before and after, files and state after another write to both)"""
     act = OPERATIONS[request.param]
     act.__doc__ = request.param
-    prepared(tmp_path / "start", request.param)
+    prepared(tmp_path / "start")
     old = seen(tmp_path / "start")
     shutil.copytree(tmp_path / "start", tmp_path / "whole")
     with WOHIndex.open(tmp_path / "whole") as index:

@@ -22,11 +22,6 @@ def test_a_triangle_gives_the_matrix_back(p, seed):
     assert found.flags.writeable
 
 
-def test_a_whole_matrix_of_an_older_format_is_taken():
-    M = np.arange(9.0).reshape(3, 3)
-    assert_array_equal(stored_symmetric({"M": M}, "M"), M)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

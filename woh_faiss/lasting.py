@@ -110,6 +110,26 @@ class IndexLife(IndexDeriving):
         """`rollback` of the index at `path`, which works where `open` does not for want of a model."""
         return Store.restore(path, validate.whole_number(round, "round", 0), timeout)
 
+    def backup(self, path: str | os.PathLike[str]) -> int:
+        """Copy the newest committed state to a new folder, while a writer goes on; returns its round.
+
+        The copy is an index of its own: what happens to either from then on does not touch the other. It is
+        on the disk when this returns. `cp -r` of a folder that is being written may mix states.
+
+        Parameters
+        ----------
+        path : path
+            Of the copy; its parent must exist, and nothing may have its name.
+
+        Raises
+        ------
+        InputError
+            Something is at `path`, it is in the index folder, or its parent is missing.
+        StoreError
+            A file of the index is missing or damaged, or the copy cannot be written; nothing is left of it.
+        """
+        return self._store.backup(path).round
+
     @staticmethod
     def verify(path: str | os.PathLike[str]) -> list[str]:
         """All faults of the index at `path`, a line each: which file, what, what to do; none if it is sound.

@@ -22,13 +22,11 @@ def lower(M: Matrix) -> Matrix:
 
 
 def stored_symmetric(arrays: Mapping[str, NDArray[Any]], name: str) -> Matrix:
-    """The symmetric matrix (p, p) that a model file has as its `lower` triangle, or, before format 3, whole.
+    """The symmetric matrix (p, p) that a model file has as its `lower` triangle.
 
-    KeyError if it is absent, InputError where it is neither.
+    KeyError if it is absent, InputError where it is none.
     """
     values = np.asarray(arrays[name])
-    if values.ndim == 2:
-        return stored(arrays, name, 2)
     p = (isqrt(8 * values.size + 1) - 1) // 2
     if p * (p + 1) // 2 != values.size:
         raise InputError(f"{name} has {values.size} numbers, which fill no triangle")

@@ -1,6 +1,6 @@
 """Every call inside COMMIT, or inside settling, x every kind of reader x every kind of next writer.
 
-Run under the shim (`faults.preloaded`). argv: a folder, "commit" or "settling", the victim's operation, and
+Run under the shim (`faults.preloaded`). argv: a folder, "commit" or "settling", an operation, and
 "all" or how many combinations. Prints a JSON line for each that is not as promised, and one of counts at the end.
 By hand: `python tests/helpers/faults.py FOLDER commit add all`.
 """

@@ -47,7 +47,7 @@ class State:
     Attributes
     ----------
     identity : str
-        Of the index that it belongs to: `store.provenance.identity`.
+        Of the index that it belongs to: `store.Snapshot.identity`.
     bits : int
         Of a code.
     tags : bool

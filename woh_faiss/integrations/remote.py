@@ -11,7 +11,6 @@ from woh_faiss import codes, validate
 from woh_faiss.errors import EngineError
 from woh_faiss.reading import IndexReader, without_own
 from woh_faiss.store import NO_DISTANCE, NO_ID
-from woh_faiss.store.provenance import identity
 
 from .engines import Mark, State, open_engine
 from .source import mark_of
@@ -51,7 +50,7 @@ class Remote:
         if found is None:
             what = "was not made by" if self._engine.exists() else "is not there yet; make it with"
             raise EngineError(f"{shown} {what} woh-index push")
-        if found.identity != identity(self._index.store):
+        if found.identity != self._index.store.snapshot.identity:
             raise EngineError(f"{shown} holds the codes of another index than {self._index.path}")
         return found
 

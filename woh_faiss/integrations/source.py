@@ -11,7 +11,7 @@ from woh_faiss import codes
 from woh_faiss.contents import IndexContents
 from woh_faiss.errors import StoreError
 from woh_faiss.store import Round
-from woh_faiss.store.provenance import history, identity
+from woh_faiss.store.provenance import history
 
 from .engines import Ids, Mark, Rows, State
 
@@ -54,7 +54,7 @@ class Source:
     def state(self, tags: bool, approximate: bool) -> State:
         """What a table will say of itself that is equal to this."""
         newest = self.marks[-1] if self.marks else Mark()
-        return State(identity(self._store), self._bits, tags, approximate, newest, newest)
+        return State(self._view.snapshot.identity, self._bits, tags, approximate, newest, newest)
 
     def knows(self, mark: Mark) -> bool:
         """Whether that round is one of these, and all that was removed from its items since is known.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +16,14 @@ from . import cells, schema
 from .database import moment, where_in
 from .records import Derived, Item, Round, Snapshot, State
 
-
-def version(connection: sqlite3.Connection) -> int:
-    """The number of the catalogue's format."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+#: Rounds among which one with rows is looked for.
+_NEWEST = 64
 
 
-def meta(connection: sqlite3.Connection, folder: Path) -> dict[str, str]:
-    """The catalogue's few named values, after a look at whose file it is and of which format."""
-    if connection.execute("PRAGMA application_id").fetchone()[0] != schema.APPLICATION_ID:
-        raise sqlite3.DatabaseError("no woh-faiss catalogue")
-    if (found := version(connection)) > schema.FORMAT:
-        raise StoreError(
-            f"{folder} has format {found}, this package reads up to {schema.FORMAT}: upgrade woh-faiss"
-        )
-    if found < 1:
-        raise sqlite3.DatabaseError(f"its format is {found}")
-    rows = connection.execute("SELECT name, value FROM meta")
-    return dict(cells.all_typed("meta", rows, {"name": str, "value": str}))
-
-
-def settings(connection: sqlite3.Connection, folder: Path) -> tuple[dict[str, Any], int]:
+def settings(connection: sqlite3.Connection) -> tuple[dict[str, Any], int]:
     """The config, and the bits of a stored code."""
-    named = meta(connection, folder)
+    rows = connection.execute("SELECT name, value FROM meta")
+    named = dict(cells.all_typed("meta", rows, {"name": str, "value": str}))
     d = named.get("d", "")
     if not re.fullmatch("[0-9]{1,9}", d) or int(d) % 8 or not int(d):
         raise sqlite3.DatabaseError(f"meta.d is {short(d)}, expected a multiple of 8")
@@ -52,9 +38,8 @@ def _named(connection: sqlite3.Connection, name: str) -> Any:
 def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
     found = cells.parsed("meta.state", _named(connection, "state"), dict)
-    found.pop("directories", None)  # what format 2 told models apart by
     counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "derivations")
-    if not set(found) <= {"models", "anchors", "derived", *counts}:
+    if set(found) != {"models", "anchors", "derived", "identity", "line", "left", *counts}:
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
     if not isinstance(found.get("models"), list):
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, expected a list of models")
@@ -62,18 +47,21 @@ def read_state(connection: sqlite3.Connection) -> State:
         cells.model_file("meta.state.models", name)
     if not isinstance(found.get("anchors"), str | None):
         raise sqlite3.DatabaseError("meta.state has anchors that are not a SHA-256")
+    for name, digits in (("identity", 32), ("line", 16)):
+        if not (isinstance(found[name], str) and re.fullmatch(f"[0-9a-f]{{{digits}}}", found[name])):
+            raise sqlite3.DatabaseError(f"meta.state.{name} is {short(found[name])}, expected hex digits")
+    for entry in cells.listed("meta.state.left", found["left"]):
+        if len(it := cells.listed("meta.state.left", entry)) != len(cells.LEFT):
+            raise sqlite3.DatabaseError(f"meta.state.left holds {short(entry)}, which is no generation")
+        cells.typed("meta.state.left", tuple(it), cells.LEFT)
     for name in counts:
         # The largest id of all is followed by one that SQLite could not hold.
         last = name == "next_id" and found.get(name) == 2**63
-        if name in found and not (cells.is_count(found[name]) or last):
+        if not (cells.is_count(found[name]) or last):
             raise sqlite3.DatabaseError(f"meta.state.{name} is {short(found[name])}, expected {cells.COUNT}")
-    state = State(**{**found, "derived": _derived(found.get("derived", []))})
+    state = State(**{**found, "derived": _derived(found["derived"])})
     if state.auto_end > state.next_id:
         raise sqlite3.DatabaseError(f"meta.state.auto_end is {state.auto_end}, beyond {state.next_id}")
-    if version(connection) == 1:
-        row = connection.execute("SELECT ifnull(max(max_id), -1) FROM rounds").fetchone()
-        (max_id,) = cells.typed("rounds", row, {"max_id": int})
-        state.next_id = max(max_id, -1) + 1
     return state
 
 
@@ -103,12 +91,13 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     """The newest committed state."""
     with moment(connection):
         state = read_state(connection)
-        end = "ntotal" if version(connection) == 1 else "end_row"
         row = connection.execute(
-            f"SELECT round, {end}, ntotal, model, fingerprint FROM rounds ORDER BY round DESC LIMIT 1"  # noqa: S608
+            "SELECT round, end_row, ntotal, model, fingerprint, time, checksum "
+            "FROM rounds ORDER BY round DESC LIMIT 1"
         ).fetchone()
-    kinds = cells.some(cells.ROUND, "round", "end_row", "ntotal", "model", "fingerprint")
-    number, rows, ntotal, model, fingerprint = cells.typed("rounds", row or (0, 0, 0, None, None), kinds)
+    row = row or (0, 0, 0, None, None, 0.0, "")
+    kinds = cells.some(cells.ROUND, "round", "end_row", "ntotal", "model", "fingerprint", "time", "checksum")
+    number, rows, ntotal, model, fingerprint, *record = cells.typed("rounds", row, kinds)
     if ntotal > rows or (model is None) != (fingerprint is None):
         raise sqlite3.DatabaseError(
             f"round {number} has {ntotal} items in {rows} rows and the model {short(model)}"
@@ -118,7 +107,49 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     if any(it.rows > rows for it in state.derived):
         raise sqlite3.DatabaseError(f"meta.state.derived has more rows than the {rows} there are")
     now = state.next_id, state.generation, state.anchors, tuple(state.derived)
-    return Snapshot(number, rows, ntotal, model, fingerprint, *now)
+    return Snapshot(number, rows, ntotal, model, fingerprint, *now, state.identity, state.line, *record)
+
+
+def rewritten(connection: sqlite3.Connection, folder: Path, seen: Snapshot) -> bool:
+    """Whether codes and ids were written again since the state `seen`, within the transaction that is open.
+
+    Raises
+    ------
+    StoreError
+        The catalogue is that of another index, or of a copy that went another way.
+    """
+    now = read_state(connection)
+    kinds = cells.some(cells.ROUND, "time", "checksum")
+    row = connection.execute("SELECT time, checksum FROM rounds WHERE round = ?", (seen.round,)).fetchone()
+    record = cells.typed("rounds", row or (0.0, ""), kinds)
+    since = [entry[0] for entry in now.left]
+    if now.identity != seen.identity or now.generation < seen.generation:
+        ours = False
+    elif now.generation == seen.generation:
+        ours = now.line == seen.line and record == (seen.time, seen.checksum)
+    elif seen.line in since:
+        ours = _left(now.left[since.index(seen.line) :], seen, record[0] if row else None)
+    else:  # of older generations nothing is known
+        ours = now.generation - seen.generation > len(since)
+    if not ours:
+        raise StoreError(f"{folder} was replaced by another index; open it again")
+    return now.generation != seen.generation
+
+
+def newest_rows(connection: sqlite3.Connection, seen: Snapshot) -> tuple[int, int, int, str] | None:
+    """Number, first row, end and checksum of the newest round with rows, if it is among the newest ones."""
+    kinds = cells.some(cells.ROUND, "round", "first_row", "end_row", "checksum")
+    row = connection.execute(
+        "SELECT round, first_row, end_row, checksum FROM rounds "
+        "WHERE round BETWEEN ? AND ? AND first_row < end_row ORDER BY round DESC LIMIT 1",
+        (seen.round - _NEWEST, seen.round),
+    ).fetchone()
+    if row is None:
+        return None
+    number, first, end, checksum = cells.typed("rounds", row, kinds)
+    if end > seen.rows:
+        raise sqlite3.DatabaseError(f"round {number} has rows that are not there")
+    return number, first, end, checksum
 
 
 def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
@@ -137,8 +168,6 @@ def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
 
 def removals(connection: sqlite3.Connection, seen: Snapshot) -> list[tuple[int, int]]:
     """(row, round that removed it) of items removed by then, ascending by row."""
-    if version(connection) == 1:
-        return []
     select = "SELECT row, removed FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
     found = connection.execute(select, (seen.rows, seen.round))
     return cells.all_typed("removed", found, cells.some(cells.REMOVED, "row", "removed"))
@@ -147,8 +176,6 @@ def removals(connection: sqlite3.Connection, seen: Snapshot) -> list[tuple[int, 
 def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]:
     """Rounds `first` to `last`."""
     columns = ", ".join(Round.__slots__)
-    if version(connection) == 1:
-        columns = columns.replace(" removed,", " 0,").replace(" end_row,", " ntotal,")
     select = f"SELECT {columns} FROM rounds WHERE round BETWEEN ? AND ? ORDER BY round"  # noqa: S608
     rows = cells.all_typed("rounds", connection.execute(select, (first, last)), cells.ROUND)
     return [Round(*(*row[:-1], cells.numbers("rounds.health", row[-1]))) for row in rows]
@@ -157,30 +184,46 @@ def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
     """(column, tag, count, vector) of every tag, by column; those without one last."""
     kinds = {**cells.some(cells.TAG, "column", "tag", "count"), **cells.VECTOR}
-    with moment(connection):  # the first writer may make format 3 of an older one
-        joined = "" if version(connection) < 3 else "LEFT JOIN vectors USING (tag)"
-        ordered = 'ORDER BY "column" IS NULL, "column", tag'
-        select = f'SELECT "column", tag, count, vector FROM tags {joined} {ordered}'  # noqa: S608
-        return cells.all_typed("tags", connection.execute(select), kinds)
+    select = (
+        'SELECT "column", tag, count, vector FROM tags LEFT JOIN vectors USING (tag) '
+        'ORDER BY "column" IS NULL, "column", tag'
+    )
+    return cells.all_typed("tags", connection.execute(select), kinds)
+
+
+def _left(left: list[list[Any]], seen: Snapshot, time: float | None) -> bool:
+    """Whether `seen` is of the generation that ended as the first of `left` says.
+
+    `time` is that of the round of its number now, None for none.
+    """
+    _, last, ended, _ = left[0]
+    if seen.round >= last:
+        return (seen.round, seen.time) == (last, ended)
+    undone = any(kept < seen.round for *_, kept in left)  # another round may have its number
+    return undone or time is None or time == seen.time
 
 
 def items(
-    connection: sqlite3.Connection, column: str, values: Iterable[Any], seen: Snapshot
+    connection: sqlite3.Connection, folder: Path, column: str, values: Iterable[Any], seen: Snapshot
 ) -> tuple[list[Item], bool]:
     """The items of the state `seen` whose `column` ("id" or "key") is among the values; and if it is stale.
 
-    Stale: codes and ids were written anew since. Then these are all items of that id or key, removed ones
-    too, and their rows are not those that `seen` has.
+    Stale: codes and ids were written again since. Then these are all items of that id or key that came
+    before, removed ones too, and their rows are not those that `seen` has.
     """
     wanted = list(values)
     with moment(connection):
-        stale = read_state(connection).generation != seen.generation
+        stale = rewritten(connection, folder, seen)
         select = f"SELECT row, id, key, tags, round FROM items WHERE {column} IN"  # noqa: S608
         rows = cells.all_typed("items", where_in(connection, select, wanted), cells.ITEM)
-        if version(connection) > 1:
-            select = f"SELECT row, id, key, tags, round, removed FROM removed WHERE {column} IN"  # noqa: S608
-            gone = cells.all_typed("removed", where_in(connection, select, wanted), cells.REMOVED)
-            rows += [row[:5] for row in gone if stale or row[5] > seen.round]
+        select = f"SELECT row, id, key, tags, round, removed FROM removed WHERE {column} IN"  # noqa: S608
+        gone = cells.all_typed("removed", where_in(connection, select, wanted), cells.REMOVED)
+        rows += [row[:5] for row in gone if stale or row[5] > seen.round]
+        if stale:  # after a rollback an id or key of a user's own may have come again
+            numbers = {row[4] for row in rows}
+            found = where_in(connection, "SELECT round, time FROM rounds WHERE round IN", numbers)
+            times = dict(cells.all_typed("rounds", found, cells.some(cells.ROUND, "round", "time")))
+            rows = [row for row in rows if times.get(row[4], inf) <= seen.time]
     return [
         Item(id_, row, key, cells.texts("items.tags", tags_), number)
         for row, id_, key, tags_, number in rows
@@ -190,7 +233,5 @@ def items(
 
 def misfits(connection: sqlite3.Connection, last: int, most: int) -> list[tuple[int, int, int]]:
     """(id, round, bits) of the items up to round `last` whose code and features agree least, worst first."""
-    if version(connection) == 1:
-        return []
     select = "SELECT id, round, bits FROM misfits WHERE round <= ? ORDER BY bits DESC, id LIMIT ?"
     return cells.all_typed("misfits", connection.execute(select, (last, most)), cells.MISFIT)

@@ -31,6 +31,7 @@ ROUND: Kinds = {
     **{"trained": COUNT, "first_row": COUNT, "end_row": COUNT, "checksum": str, "model": str | None},
     **{"fingerprint": str | None, "chunk_hash": str, "seconds": float, "health": str | None},
 }
+LEFT: Kinds = {"line": str, "round": COUNT, "time": float, "kept": COUNT}
 DERIVED: Kinds = {
     **{"kind": str, "name": str, "sha256": str, "round": COUNT, "rows": COUNT},
     **{"parameters": dict, "recall": float, "radius": int | None},

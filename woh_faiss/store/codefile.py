@@ -138,13 +138,13 @@ def _check(path: Path, found: bytes, d: int) -> None:
 
 def check(path: Path, d: int) -> None:
     """StoreError unless the file has our layout, with codes of `d` bits."""
-    with path.open("rb") as file:
+    with files.open_member(path) as file:
         _check(path, file.read(START), d)
 
 
 def counts(path: Path) -> tuple[int, int]:
     """Codes, and bytes of codes, that the header of a file of our layout says there are."""
-    with path.open("rb") as file:
+    with files.open_member(path) as file:
         *_, ntotal, _, _, size = _HEADER.unpack(file.read(START))
     return ntotal, size
 
@@ -152,7 +152,7 @@ def counts(path: Path) -> tuple[int, int]:
 def settle(path: Path, d: int, ntotal: int) -> None:
     """Cut the file to the committed end and make its header say so; no write where all is well."""
     files.truncate(path, end(d, ntotal))
-    with path.open("r+b") as file:
+    with files.open_member(path, "r+b") as file:
         found = file.read(START)
         _check(path, found, d)
         wanted = header(d, ntotal)
@@ -173,8 +173,9 @@ def open_mapped(path: Path, d: int, ntotal: int) -> MappedCodes:
     StoreError
         The file is missing, shorter than `ntotal` codes, of another layout, or of another width.
     """
-    size, length = files.file_size(path), end(d, ntotal)
-    with path.open("rb") as file:
+    length = end(d, ntotal)
+    with files.existing(path), files.open_member(path) as file:
+        size = os.fstat(file.fileno()).st_size
         _check(path, file.read(START), d)
         if size < length:
             raise files.short(path, size, length)
@@ -193,3 +194,26 @@ def open_mapped(path: Path, d: int, ntotal: int) -> MappedCodes:
     codes.flags.writeable = False
     counting.use_heap = False  # type: ignore[attr-defined]  # a flat index, as _check saw
     return MappedCodes(index, counting, codes, (readers, buffer))
+
+
+def map_codes(path: Path, d: int, rows: int) -> NDArray[np.uint8]:
+    """The first `rows` codes of the file, (rows, d // 8), mapped read-only; its header is not looked at."""
+    return _mapped(path, "|u1", START, rows * (d // 8)).reshape(rows, d // 8)
+
+
+def map_ids(path: Path, rows: int) -> NDArray[np.int64]:
+    """The first `rows` ids of a file of ids, (rows,), mapped read-only."""
+    return _mapped(path, "<i8", 0, rows)
+
+
+def _mapped(path: Path, dtype: str, start: int, n: int) -> NDArray[Any]:
+    """`n` numbers of a file; StoreError if it is missing or ends before them."""
+    kind = np.dtype(dtype)
+    with files.existing(path), files.open_member(path) as file:
+        size, expected = os.fstat(file.fileno()).st_size, start + n * kind.itemsize
+        if size < expected:
+            raise files.short(path, size, expected)
+        if not n:  # nothing cannot be mapped
+            return np.empty(0, kind)
+        # As a plain array: looking things up in a memmap costs more than looking them up.
+        return np.asarray(np.memmap(file, kind, "r", start, (n,)))

@@ -45,8 +45,7 @@ def compact(writing: Writing) -> int:
     with writing.committing() as (ledger, state):
         ledger.check(*_TABLES)
         rounds = _places(writing, alive, first)
-        state.generation += 1
-        state.derived = []  # they have the old rows
+        state.leave(writing.snapshot, writing.snapshot.round)
         codes, ids = _rewritten(writing, alive, state.generation)
         _forget_tags(run)
         select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
@@ -142,8 +141,7 @@ def rollback(writing: Writing, number: int) -> int:
     with writing.committing() as (ledger, state):
         ledger.check(*_TABLES)
         _check_target(writing, number)
-        state.generation += 1
-        state.derived = []  # they have the old rows
+        state.leave(old, number)
         _rewritten(writing, alive, state.generation)
         run.execute("DELETE FROM items WHERE row >= ?", (end,))
         run.execute("DELETE FROM removed WHERE row >= ?", (end,))
@@ -193,12 +191,7 @@ def _check_target(writing: Writing, number: int) -> None:
 
 def mapped(codes: Path, ids: Path, d: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The first `rows` codes and ids of two files, memory-mapped."""
-    if not rows:
-        return np.empty((0, d // 8), np.uint8), np.empty(0, "<i8")
-    return (
-        np.memmap(codes, np.uint8, "r", codefile.START, (rows, d // 8)),
-        np.memmap(ids, "<i8", "r", 0, (rows,)),
-    )
+    return codefile.map_codes(codes, d, rows), codefile.map_ids(ids, rows)
 
 
 def _rewritten(

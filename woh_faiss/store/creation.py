@@ -6,13 +6,13 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from woh_faiss.errors import InputError, StoreError
 
-from . import codefile, database, files, migration, schema
+from . import codefile, database, files, schema, sums
 from .records import State
 
 
@@ -33,12 +33,28 @@ def create(folder: Path, config: dict[str, Any], d: int) -> None:
             # The catalogue gets its name last: until then there is no index here.
             unnamed = folder / (schema.CATALOG + files.TEMPORARY)
             with files.step(f"write {schema.CATALOG}"):
-                migration.create(unnamed, {"config": text, "d": str(d), "state": State().text()})
+                _catalogue(unnamed, {"config": text, "d": str(d), "state": State().text()})
             files.sync_folder(folder)
             with files.step(f"rename {schema.CATALOG}"):
                 unnamed.replace(folder / schema.CATALOG)
             files.sync_folder(folder)
             files.sync_folder(folder.parent)
+
+
+def _catalogue(path: Path, meta: dict[str, str]) -> None:
+    """A catalogue without rounds at `path`, closed: one file, with its log folded in."""
+    with closing(database.connect(path, "mode=rwc", 0)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN")
+        for statement in schema.SCHEMA:
+            connection.execute(statement)
+        named = {**meta, schema.SPENT_KEY: os.urandom(16).hex()}
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", named.items())
+        found = sums.Sums(connection)
+        found.renew(*sums.SELECTS)
+        found.store()
+        connection.execute("COMMIT")
 
 
 @contextmanager
@@ -49,11 +65,13 @@ def _creating(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if (folder / schema.CATALOG).exists():  # a reader or a writer may have its turn
+                raise _taken(folder) from None
             raise StoreError(
                 f"another process is making an index at {folder}; wait for it, or choose another path"
             ) from None
         if (folder / schema.CATALOG).exists():
-            raise StoreError(f"{folder} holds an index already; add to it, or choose another path")
+            raise _taken(folder)
         for path in folder.iterdir():
             # A creation that died leaves only these, without a code or an id in them.
             unnamed = path.name.removesuffix(files.TEMPORARY)
@@ -66,3 +84,7 @@ def _creating(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _taken(folder: Path) -> StoreError:
+    return StoreError(f"{folder} holds an index already; add to it, or choose another path")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -109,10 +108,7 @@ def check_members(path: Path) -> None:
     would play it back, and delete whatever file it names as its super-journal.
     """
     for end in ("", "-wal", "-shm"):
-        member = path.with_name(path.name + end)
-        with suppress(FileNotFoundError):
-            if not stat.S_ISREG(os.lstat(member).st_mode):
-                raise StoreError(f"{member} is not a regular file; put back the one that belongs there")
+        files.plain(f"{path}{end}")
     journal = path.with_name(path.name + "-journal")
     if os.path.lexists(journal):
         raise StoreError(
@@ -124,9 +120,12 @@ def check_members(path: Path) -> None:
 def connect(
     path: Path, options: str, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
-    """A connection that begins no transaction by itself; StoreError as `check_members`."""
+    """A connection that begins no transaction by itself; StoreError as `check_members`.
+
+    SQLite opens its files by their names: whoever may write to the folder may still exchange them in between.
+    """
     check_members(path)
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"{path.as_uri()}?{options}",
         uri=True,
         timeout=timeout,
@@ -134,6 +133,12 @@ def connect(
         check_same_thread=False,
         factory=factory,
     )
+    try:
+        schema.distrust(connection)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -149,6 +154,7 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
         writer_lock.settle_doubt(folder, _READER_PATIENCE, lambda lock: _resolve_for_reader(folder, lock))
         try:
             with closing(connect(path, "mode=ro", _READER_PATIENCE)) as connection:
+                schema.check(connection, folder)
                 return query(connection)
         except sqlite3.OperationalError as error:
             # SQLite wants its two side files even to read; it cannot make them in a folder closed to us or on
@@ -160,6 +166,7 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
             _refuse_log(path, failed)  # immutable would look past what is in there
             before = path.stat()
             with closing(connect(path, "immutable=1", 0)) as connection:
+                schema.check(connection, folder)
                 answer = query(connection)
             after = path.stat()
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
@@ -186,7 +193,7 @@ def _refuse_log(path: Path, failed: sqlite3.Error) -> None:
 
 def _log_is_empty(path: Path) -> bool:
     log = path.with_name(path.name + "-wal")
-    return not log.exists() or not log.stat().st_size
+    return not files.plain(log) or not log.stat().st_size
 
 
 def _unfinished(folder: Path) -> StoreError:
@@ -221,6 +228,7 @@ def _resolve_for_reader(folder: Path, lock: writer_lock.WriterLock) -> None:
         raise _unfinished(folder)
     try:
         with closing(connect(folder / schema.CATALOG, "mode=rw", _READER_PATIENCE)) as connection:
+            schema.check(connection, folder)
             resolve(connection, lock)
     except sqlite3.OperationalError as error:
         if _primary(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
@@ -242,6 +250,7 @@ def locked(folder: Path, timeout: float) -> Iterator[tuple[sqlite3.Connection, w
             connection = connect(folder / schema.CATALOG, "mode=rw", timeout, forking.Connection)
         with closing(connection):
             with failures(folder, timeout), files.failures(folder, "write"):
+                schema.check(connection, folder)
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("PRAGMA secure_delete = ON")
                 lock = writer_lock.take(folder, timeout, lambda lock: resolve(connection, lock))

@@ -78,9 +78,76 @@ def publish(unfinished: Path, final: Path) -> None:
         sync_folder(final.parent)
 
 
+def plain(path: Path | str) -> bool:
+    """Whether there is a file of that name; StoreError if it is a link, a folder, a pipe or a device."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        raise _not_plain(path, found.st_mode)
+    return True
+
+
+def _not_plain(path: Path | str, mode: int) -> StoreError:
+    kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
+    what = kinds.get(stat.S_IFMT(mode), "a socket or a device")
+    return StoreError(
+        f"{path} is {what}, expected a plain file; move it elsewhere, "
+        "and put the file there that belongs to the index, if one does"
+    )
+
+
+def descriptor(path: Path | str, flags: int) -> int:
+    """A plain file opened by `os.open`; whatever takes its name after `plain` has looked is refused, too."""
+    plain(path)
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _not_plain(path, mode)
+    return handle
+
+
+def open_member(path: Path, mode: str = "rb") -> IO[bytes]:
+    """A file of an index folder, opened once and never through a link: all of the store opens files so.
+
+    Parameters
+    ----------
+    path : Path
+        The folder may be reached through links, the file may not.
+    mode : "rb", "r+b" or "xb"
+        A file that is to be written whole is a new one: see `open_new`.
+
+    Raises
+    ------
+    StoreError
+        It is not a plain file.
+    OSError
+        It is missing, or may not be opened.
+    """
+    return open(path, mode, opener=descriptor)
+
+
+def open_new(path: Path, like: Path) -> IO[bytes]:
+    """A new file of an index folder with the mode of `like`; what has its name is unlinked first."""
+    with _naming(path):
+        path.unlink(missing_ok=True)
+    return whole_files.exclusive(path, like)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What is wrong with a name that cannot be given away: there may be a folder."""
+    try:
+        yield
+    except OSError:
+        plain(path)
+        raise
+
+
 def append(path: Path, end: int, array: NDArray[Any]) -> None:
     """The bytes of a C-contiguous array written at offset `end`, and fsynced."""
-    with path.open("r+b") as file:
+    with open_member(path, "r+b") as file:
         file.seek(end)
         with step(f"write {path.name}"):
             file.write(array.data if array.size else b"")
@@ -90,8 +157,7 @@ def append(path: Path, end: int, array: NDArray[Any]) -> None:
 
 def write(path: Path, head: bytes, blocks: Iterable[NDArray[Any]], like: Path) -> None:
     """A whole new file with the mode of `like`, fsynced: `head`, then the arrays' bytes."""
-    path.unlink(missing_ok=True)
-    with whole_files.exclusive(path, like) as file:
+    with open_new(path, like) as file:
         with step(f"write {path.name}"):
             file.write(head)
             for block in blocks:
@@ -102,11 +168,11 @@ def write(path: Path, head: bytes, blocks: Iterable[NDArray[Any]], like: Path) -
 
 def truncate(path: Path, end: int) -> None:
     """Cut what an update that died left behind offset `end`; StoreError if the file ends before it."""
-    size = file_size(path)
-    if size < end:
-        raise short(path, size, end)
-    if size > end:
-        with path.open("r+b") as file:
+    with existing(path), open_member(path, "r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < end:
+            raise short(path, size, end)
+        if size > end:
             with step(f"truncate {path.name}"):
                 file.truncate(end)
             sync(file, path.name)
@@ -115,25 +181,28 @@ def truncate(path: Path, end: int) -> None:
 def replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     """Write a whole file under a temporary name, fsync it, and rename it to `path`."""
     temporary = path.with_name(path.name + TEMPORARY)
-    temporary.unlink(missing_ok=True)  # what died there, or was planted, is not written to
-    with whole_files.exclusive(temporary, like=path) as file:
+    with open_new(temporary, like=path) as file:
         with step(f"write {path.name}"):
             write(file)
             file.flush()
         sync(file, path.name)
-    with step(f"rename {path.name}"):
+    with step(f"rename {path.name}"), _naming(path):
         temporary.replace(path)
 
 
-def file_size(path: Path) -> int:
-    """Bytes of a file; StoreError if it is missing, or a pipe, which would be waited on for ever."""
+@contextmanager
+def existing(path: Path) -> Iterator[None]:
+    """A StoreError in place of FileNotFoundError, for a file that has to be there."""
     try:
-        found = path.stat()
+        yield
     except FileNotFoundError:
         raise StoreError(f"{path} is missing; restore it from a backup, or build the index again") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"{path} is not a regular file; put the file there that belongs to the index")
-    return found.st_size
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file; StoreError if it is missing or not a plain file."""
+    with existing(path), open_member(path) as file:
+        return os.fstat(file.fileno()).st_size
 
 
 class _Unshared(io.FileIO):
@@ -159,15 +228,13 @@ class _Unshared(io.FileIO):
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """A file for reading; StoreError if it is no regular file, FileNotFoundError if it is missing."""
-    if path.exists():
-        file_size(path)
-    return io.BufferedReader(_Unshared(path))
+    """`open_member` for reading, with a position that a forked child does not share."""
+    return io.BufferedReader(_Unshared(path, opener=descriptor))
 
 
 def fingerprint(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -185,4 +252,4 @@ def newest(folder: Path, name: str, generation: int) -> Path:
     Which generation is in place no name says: ask the catalogue again once the file is open.
     """
     waiting = folder / schema.pending(name, generation)
-    return waiting if generation and waiting.exists() else folder / name
+    return waiting if generation and plain(waiting) else folder / name

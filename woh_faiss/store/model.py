@@ -48,10 +48,12 @@ class _Held:
         with forking.gate, self._lock, files.failures(self.path.parent, "read"):
             self._file.seek(0)
             if hashlib.file_digest(self._file, "sha256").hexdigest() != fingerprint:
-                raise StoreError(
-                    f"{self.path} is damaged (its SHA-256 is not the one in the catalogue); "
-                    "restore it from a backup"
-                )
+                raise self._another()
+
+    def _another(self) -> StoreError:
+        return StoreError(
+            f"{self.path} is damaged (its SHA-256 is not the one in the catalogue); restore it from a backup"
+        )
 
 
 class Model(_Held, Mapping[str, NDArray[Any]]):
@@ -76,7 +78,7 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
     def check_identity(self, fingerprint: str | None) -> None:
         """StoreError unless this is the file that was committed, each array as far as it is read."""
         if self.fingerprint != fingerprint:
-            super().check(fingerprint)  # before format 3 it was of all bytes
+            raise self._another()
 
     def check(self, fingerprint: str | None) -> None:
         """StoreError unless this is the file that was committed, every array of it."""

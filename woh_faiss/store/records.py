@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+#: Generations before the one in place of which the catalogue says how they ended.
+_LEFT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,12 @@ class Snapshot:
     anchors : str or None
         SHA-256 of the anchors' file, if they have one.
     derived : tuple of Derived
+    identity : str
+        32 hex digits that tell this index, and copies of it, from every other.
+    line : str
+        16 hex digits that tell this generation from that of a copy that went another way.
+    time, checksum : float, str
+        Of the newest round; 0 and "" for none.
     """
 
     round: int
@@ -73,6 +83,10 @@ class Snapshot:
     generation: int = 0
     anchors: str | None = None
     derived: tuple[Derived, ...] = ()
+    identity: str = ""
+    line: str = ""
+    time: float = 0.0
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,7 @@ class Round:
     checksum : str
         SHA-256 of these rows' code bytes followed by their id bytes, in hex.
     model, fingerprint : str or None
-        Model file in force after the round and its `Model.fingerprint`; before format 3 SHA-256 of its bytes.
+        Model file in force after the round and its `Model.fingerprint`.
     chunk_hash : str
         The caller's own hash of the chunk.
     seconds : float
@@ -157,6 +171,11 @@ class State:
         At most one a kind, of the generation that is in place.
     derivations : int
         How many were ever made.
+    identity, line : str
+        See `Snapshot`.
+    left : list of [str, int, float, int]
+        Of the latest generations before this one: `line`, the newest round when it ended, its time, and the
+        last round that was kept.
     """
 
     models: list[str] = field(default_factory=list)
@@ -168,6 +187,14 @@ class State:
     restorable: int = 0
     derived: list[Derived] = field(default_factory=list)
     derivations: int = 0
+    identity: str = field(default_factory=lambda: secrets.token_hex(16))
+    line: str = field(default_factory=lambda: secrets.token_hex(8))
+    left: list[list[Any]] = field(default_factory=list)
+
+    def leave(self, last: Snapshot, kept: int) -> None:
+        """Begin another generation after `last`, with rounds up to `kept`; derived indexes had its rows."""
+        self.left = [*self.left, [self.line, last.round, last.time, kept]][-_LEFT:]
+        self.generation, self.line, self.derived = self.generation + 1, secrets.token_hex(8), []
 
     def text(self) -> str:
         """As JSON."""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
+from pathlib import Path
+
+from woh_faiss.errors import StoreError
+from woh_faiss.validate import short
+
 #: Raised by one with every change an older package could not read; kept in ``PRAGMA user_version``.
-FORMAT = 3
+FORMAT = 1
 #: ``PRAGMA application_id``: tells our catalogue from any other SQLite file ("WOHI").
 APPLICATION_ID = 0x574F4849
 
@@ -112,36 +119,51 @@ SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
+_MADE = re.compile(r"CREATE (?:UNIQUE )?(TABLE|INDEX) (\w+)(?: ON (\w+))?")
+#: The same as SQLite's own table tells it: type, name, table and statement of each.
+_EXPECTED = {
+    (made[1].lower(), made[2], made[3] or made[2], statement.strip())
+    for statement in SCHEMA
+    if (made := _MADE.match(statement.strip()))
+}
+#: Steps of SQLite's machine in which a catalogue's tables are read, and more; 300 are usual.
+_STEPS = 100_000
 
-#: What makes a catalogue of format 3 of one of format 2.
-FROM_2 = (
-    "ALTER TABLE tags RENAME TO tags_2",
-    "ALTER TABLE undo RENAME TO undo_2",
-    *_TAGS,
-    _UNDO,
-    'INSERT INTO tags SELECT tag, "column", count FROM tags_2',
-    "INSERT INTO vectors SELECT tag, vector FROM tags_2 WHERE vector IS NOT NULL",
-    'INSERT INTO undo SELECT round, json_group_array(json_array(tag, "column", count)) FROM undo_2 '
-    "GROUP BY round",
-    "DROP TABLE tags_2",
-    "DROP TABLE undo_2",
-    f"PRAGMA user_version = {FORMAT}",
-)
 
-#: What makes a catalogue of format 3 of one of format 1, where nothing was ever removed.
-FROM_1 = (
-    "ALTER TABLE rounds RENAME TO rounds_1",
-    "ALTER TABLE items RENAME TO items_1",
-    "DROP INDEX items_key",
-    _ROUNDS,
-    *_ITEMS,
-    _SPENT,
-    _MISFITS,
-    "INSERT INTO rounds SELECT round, time, kind, n, 0, ntotal, trained, first_row, ntotal, checksum, model, "
-    "fingerprint, chunk_hash, seconds, health FROM rounds_1",
-    "INSERT INTO items SELECT id, row, key, tags, round FROM items_1",
-    "DROP TABLE rounds_1",
-    "DROP TABLE items_1",
-    'CREATE TABLE undo (round, tag, "column", count)',
-    *FROM_2,
-)
+def distrust(connection: sqlite3.Connection) -> None:
+    """Run nothing that a catalogue brings along, and end what takes too long until `check` has passed it."""
+    connection.set_progress_handler(lambda: 1, _STEPS)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+def check(connection: sqlite3.Connection, folder: Path) -> None:
+    """What must hold before a row is read: it is a catalogue of this format, with its tables and no others.
+
+    Raises
+    ------
+    StoreError
+        It has a newer format, or another table, index, view or trigger.
+    sqlite3.DatabaseError
+        It is no catalogue, or damaged.
+    """
+    connection.execute("BEGIN")  # else each statement would take and give back a lock
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise sqlite3.DatabaseError("no woh-faiss catalogue")
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found > FORMAT:
+        raise StoreError(f"{folder} has format {found}, this package reads up to {FORMAT}: upgrade woh-faiss")
+    if found < 1:
+        raise sqlite3.DatabaseError(f"its format is {found}")
+    # Parsed by now; but a view or a trigger in a table's place is only run by a statement that uses it.
+    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchmany(
+        len(_EXPECTED) + 1
+    )
+    if len(rows) != len(_EXPECTED) or set(rows) != _EXPECTED:
+        others = sorted(str(name) for _, name, *_ in _EXPECTED ^ set(rows))
+        raise StoreError(
+            f"{folder / CATALOG} is damaged: {short(others[0]) if others else 'a table'} in its schema is "
+            f"not what format {found} has; restore it from a backup, or build the index again"
+        )
+    connection.execute("ROLLBACK")
+    connection.set_progress_handler(None, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
     renamed = False
     for name in (schema.CODES, schema.IDS):
         waiting = folder / schema.pending(name, state.generation)
-        if state.generation and waiting.exists():
+        if state.generation and files.plain(waiting):
             with files.step(f"rename {name}"):
                 waiting.replace(folder / name)
             renamed = True
@@ -35,6 +36,8 @@ def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
 
 
 def strays(folder: Path, state: State) -> list[Path]:
-    """Files of ours that the committed state does not have, by name."""
+    """Plain files of ours that the committed state does not have, by name; nobody made a folder or a link."""
     keep = {*state.models, *([schema.ANCHORS] if state.anchors else []), *(it.name for it in state.derived)}
-    return [path for path in sorted(folder.iterdir()) if _MADE.fullmatch(path.name) and path.name not in keep]
+    with os.scandir(folder) as entries:
+        found = [it.name for it in entries if _MADE.fullmatch(it.name) and it.is_file(follow_symlinks=False)]
+    return [folder / name for name in sorted(found) if name not in keep]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .ledger import TagRow
     from .writing import Writing
 
+T = TypeVar("T")
 #: Distinct model files kept unless the config says otherwise.
 _KEEP_MODELS = 2
 
@@ -49,21 +51,20 @@ class Store:
     def __init__(
         self,
         path: Path,
-        config: dict[str, Any],
-        d: int,
         auto_refresh: float | None = None,
         wanted: Snapshot | None = None,
     ) -> None:
-        self.path, self.config, self.d = path, config, d
-        self.auto_refresh = auto_refresh
-        self._view: View | None = open_view(path, d, wanted)
+        self.path, self.auto_refresh = path, auto_refresh
+        view = open_view(path, wanted)
+        self.config, self.d = view.config, 8 * view.mapped.codes.shape[1]
+        self._view: View | None = view
         self._shelf = Shelf()
         self._refreshing = threading.RLock()
         self._looked = time.monotonic()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as its place and state: the copy opens that state again, or says it is gone."""
-        return Store, (self.path, self.config, self.d, self.auto_refresh, self.snapshot)
+        return Store, (self.path, self.auto_refresh, self.snapshot)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, config: dict[str, Any], d: int) -> Store:
@@ -97,9 +98,7 @@ class Store:
         """
         if auto_refresh is not None:
             auto_refresh = validate.seconds(auto_refresh, "auto_refresh", ", or None")
-        folder = Path(os.fsdecode(path)).absolute()
-        config, d = _settings(folder)
-        return cls(folder, config, d, auto_refresh)
+        return cls(_folder(path), auto_refresh)
 
     def __enter__(self) -> Store:
         return self
@@ -135,17 +134,34 @@ class Store:
         """Follow the writer to the newest committed state; True if it is another one."""
         with forking.gate, self._refreshing:
             self._looked = time.monotonic()
-            newest = self.newest()
-            if newest == self.snapshot:
+            if self.newest() == self.snapshot:
                 return False
-            view = open_view(self.path, self.d)
+            view = open_view(self.path, before=self.snapshot)
             prepare(view)
             self._view = view
             return True
 
     def newest(self) -> Snapshot:
         """The newest committed state, which may not be the one that is being served."""
-        return database.read(self.path, catalog.snapshot)
+
+        def look(connection: sqlite3.Connection) -> Snapshot:
+            with database.moment(connection):
+                found = catalog.snapshot(connection)
+                if found != self.snapshot:
+                    catalog.rewritten(connection, self.path, self.snapshot)
+                return found
+
+        return database.read(self.path, look)
+
+    def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """What `query` finds in the catalogue, of one state; StoreError if another index took its place."""
+
+        def look(connection: sqlite3.Connection) -> T:
+            with database.moment(connection):
+                catalog.rewritten(connection, self.path, self.snapshot)
+                return query(connection)
+
+        return database.read(self.path, look)
 
     def follow(self, prepare: Callable[[View], object]) -> View:
         """The state to answer from: refreshed first if it was last `auto_refresh` seconds ago or more.
@@ -169,11 +185,11 @@ class Store:
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""
         last = self.snapshot.round
-        return database.read(self.path, lambda connection: catalog.rounds(connection, 1, last))
+        return self.ask(lambda connection: catalog.rounds(connection, 1, last))
 
     def round(self, number: int) -> Round:
         """The record of one committed round; StoreError if there is none."""
-        found = database.read(self.path, lambda connection: catalog.rounds(connection, number, number))
+        found = self.ask(lambda connection: catalog.rounds(connection, number, number))
         if not found:
             raise StoreError(f"{self.path} has no round {number}; its newest is {self.snapshot.round}")
         return found[0]
@@ -181,12 +197,12 @@ class Store:
     def misfits(self, most: int) -> list[tuple[int, int, int]]:
         """(id, round, bits) of up to `most` items whose code and features agree least, worst first."""
         last = self.snapshot.round
-        return database.read(self.path, lambda connection: catalog.misfits(connection, last, most))
+        return self.ask(lambda connection: catalog.misfits(connection, last, most))
 
     def earlier_models(self) -> list[tuple[int, Model]]:
         """The models before the snapshot's that are kept, with the rounds that wrote them, oldest first."""
         newest, found = self.snapshot.model, []
-        for name in database.read(self.path, catalog.read_state).models:
+        for name in self.ask(catalog.read_state).models:
             number = schema.model_round(name)
             if newest is not None and number < schema.model_round(newest):
                 with suppress(FileNotFoundError):  # a writer keeps newer ones by now
@@ -195,13 +211,14 @@ class Store:
 
     def tag_rows(self) -> list[TagRow]:
         """(column, tag, count, vector) of every tag, by column, as of the newest commit."""
-        return database.read(self.path, catalog.tags)
+        return self.ask(catalog.tags)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file in the folder, by name."""
         with files.failures(self.path, "list"), os.scandir(self.path) as entries:
             return {
-                entry.name: entry.stat().st_size for entry in sorted(entries, key=lambda entry: entry.name)
+                entry.name: entry.stat(follow_symlinks=False).st_size
+                for entry in sorted(entries, key=lambda entry: entry.name)
             }
 
     @contextmanager
@@ -236,6 +253,12 @@ class Store:
             clean = compaction.scrub(writing, validate.seconds(timeout))
         return gone, clean
 
+    def backup(self, destination: str | os.PathLike[str]) -> Snapshot:
+        """The newest committed state copied to a new folder; see `backup.backup`."""
+        from .backup import backup
+
+        return backup(self.path, self.d, self.snapshot, Path(os.fsdecode(destination)).absolute())
+
     @staticmethod
     def verify(path: str | os.PathLike[str]) -> list[str]:
         """All faults of the index at `path`, a line each; it need not be one that can be opened."""
@@ -256,26 +279,27 @@ class Store:
 
         The index need not be one that can be opened: the newest model may be damaged or missing.
         """
-        folder = Path(os.fsdecode(path)).absolute()
-        with _locked(folder, *_settings(folder), timeout) as writing:
+        folder = _folder(path)
+        config, d = database.read(folder, catalog.settings)
+        with _locked(folder, config, d, timeout) as writing:
             from . import compaction
 
             return compaction.rollback(writing, number)
 
 
-def _settings(folder: Path) -> tuple[dict[str, Any], int]:
-    """Config and d of the index in `folder`; StoreError where there is none."""
+def _folder(path: str | os.PathLike[str]) -> Path:
+    """The folder at `path`, absolute; StoreError where there is no index."""
+    folder = Path(os.fsdecode(path)).absolute()
     with files.failures(folder, "open"):  # a name too long for the file system, say
         if not folder.exists():
             raise StoreError(f"no index at {folder}; 'woh-index build' makes one")
         if not folder.is_dir():
             raise StoreError(f"{folder} is a file, expected an index folder; 'woh-index build' makes one")
-        if not (folder / schema.CATALOG).exists():
+        if not files.plain(folder / schema.CATALOG):
             raise StoreError(
                 f"no index at {folder}: {schema.CATALOG} is missing; 'woh-index build' makes one"
             )
-        files.file_size(folder / schema.CATALOG)  # which a pipe has not
-    return database.read(folder, lambda connection: catalog.settings(connection, folder))
+    return folder
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from . import catalog, cells
+from . import cells
 
 #: What is summed, by table; the sums themselves are the row "sums" of `meta`.
 SELECTS = {
@@ -26,11 +26,6 @@ SELECTS = {
     "spent": "SELECT digest FROM spent",
     "misfits": "SELECT id, round, bits FROM misfits",
     "undo": "SELECT round, tags FROM undo",
-}
-#: The same of format 2.
-SELECTS_2 = {table: select for table, select in SELECTS.items() if table != "vectors"} | {
-    "tags": 'SELECT tag, "column", count, vector FROM tags',
-    "undo": 'SELECT round, tag, "column", count FROM undo',
 }
 _MODULUS = 1 << 128
 
@@ -45,15 +40,12 @@ class Sums:
 
     Attributes
     ----------
-    selects : dict
-        What is summed in its format, by table.
     values : dict
         The sums so far, in hex.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self.selects = SELECTS_2 if catalog.version(connection) == 2 else SELECTS
         found = connection.execute("SELECT value FROM meta WHERE name = 'sums'").fetchone()
         self.values: dict[str, str] = {} if found is None else cells.parsed("meta.sums", found[0], dict)
         if not all(re.fullmatch("[0-9a-f]{32}", str(value)) for value in self.values.values()):
@@ -89,7 +81,7 @@ class Sums:
         )
 
     def _whole(self, table: str) -> str:
-        return _text(of(self._connection.execute(self.selects[table])))
+        return _text(of(self._connection.execute(SELECTS[table])))
 
 
 def _text(total: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,14 +70,14 @@ class _Check:
         self.faults.append(f"{self.folder / name}: {what}")
 
     def everything(self) -> None:
-        if not self.folder.is_dir() or not (self.folder / schema.CATALOG).exists():
+        if not self.folder.is_dir() or not os.path.lexists(self.folder / schema.CATALOG):
             self.faults.append(f"no index at {self.folder}; 'woh-index build' makes one")
             return
         with self.noting(schema.CATALOG):
             database.read(self.folder, self._catalogue)
 
     def _catalogue(self, run: sqlite3.Connection) -> None:
-        _, d = catalog.settings(run, self.folder)
+        _, d = catalog.settings(run)
         with database.moment(run):
             with self.noting(schema.CATALOG):
                 for (line,) in run.execute("PRAGMA integrity_check(10)"):
@@ -98,9 +99,7 @@ class _Check:
 
     def _sums(self, run: sqlite3.Connection) -> None:
         found = sums.Sums(run)
-        if not found.values and catalog.version(run) == 1:
-            return  # format 1 had none
-        for table in found.selects:
+        for table in sums.SELECTS:
             if not found.fits(table):
                 self.fault(schema.CATALOG, f"table {table} is not as it was written; {_RESTORE}")
 
@@ -119,15 +118,15 @@ class _Check:
         codes, ids = (files.newest(self.folder, name, seen.generation) for name in (schema.CODES, schema.IDS))
         whole = True
         for path, length in ((codes, codefile.end(d, seen.rows)), (ids, 8 * seen.rows)):
-            whole = whole and path.is_file() and path.stat().st_size >= length
+            long_enough = False
             with self.noting(path.name):
                 if (size := files.file_size(path)) < length:
                     raise files.short(path, size, length)
+                long_enough = True
                 if path == codes:
                     codefile.check(path, d)
                     self._header(path, d, seen.rows)
-                elif not path.is_file():
-                    self.fault(path.name, f"is no file; {_RESTORE}")
+            whole = whole and long_enough
         if whole:
             with self.noting(codes.name):
                 self._rows(run, seen, codes, ids, d)
@@ -151,10 +150,9 @@ class _Check:
                     f"{codes} or {ids.name}: the bytes of round {done.round} (rows {done.first_row} to "
                     f"{done.end_row}) are not what was written; restore both from a backup"
                 )
-        tables = ["items"] if catalog.version(run) == 1 else ["items", "removed"]
         found = np.full(seen.rows, -1, np.int64)
         times = np.zeros(seen.rows, np.int64)
-        for table in tables:
+        for table in ("items", "removed"):
             select = f"SELECT row, id FROM {table}"  # noqa: S608
             pairs = np.array(run.execute(select).fetchall(), np.int64).reshape(-1, 2)
             pairs = pairs[(pairs[:, 0] >= 0) & (pairs[:, 0] < seen.rows)]
@@ -179,7 +177,7 @@ class _Check:
             wanted[schema.ANCHORS] = state.anchors
         for name, fingerprint in wanted.items():
             with self.noting(name):
-                if Path(name).name != name or not (self.folder / name).is_file():
+                if not files.plain(self.folder / name):
                     self.fault(name, "is missing; restore it from a backup")
                     continue
                 if name == schema.ANCHORS:
@@ -215,6 +213,8 @@ class _Check:
             for path in sorted(self.folder.iterdir()):
                 if path.name not in ours | left:
                     self.fault(path.name, "is no file of an index; move it elsewhere")
+        with self.noting(writer_lock.NAME):
+            files.plain(self.folder / writer_lock.NAME)
         # Of a writer at work these are its files.
         with writer_lock.no_writer(self.folder, 0) as alone:
             if alone:
@@ -227,11 +227,13 @@ class _Check:
                 self.fault(path.name, died)
             for name, end in ((schema.CODES, codefile.end(d, seen.rows)), (schema.IDS, 8 * seen.rows)):
                 path = self.folder / name
-                if (self.folder / schema.pending(name, seen.generation)).exists() and seen.generation:
+                if seen.generation and os.path.lexists(self.folder / schema.pending(name, seen.generation)):
                     continue
-                if path.is_file() and (extra := path.stat().st_size - end) > 0:
+                if not path.is_file() or path.is_symlink():
+                    continue
+                if (extra := path.stat().st_size - end) > 0:
                     self.fault(name, f"has {extra} bytes behind its end, {died}")
-                elif name == schema.CODES and path.is_file() and codefile.counts(path)[0] < seen.rows:
+                elif name == schema.CODES and codefile.counts(path)[0] < seen.rows:
                     self.fault(name, f"counts fewer codes than the catalogue, {died}")
 
 

@@ -22,6 +22,9 @@ from .scan import NO_ID, Scan, members
 #: How often an opening reader follows a writer that removes the model just read about.
 _ATTEMPTS = 5
 
+#: Bytes of codes and ids up to which those of the newest round are read when an index is opened: 1 ms.
+_CHECKED = 1 << 20
+
 
 class Searcher(Protocol):
     """What finds the nearest rows, as `Scan.nearest`."""
@@ -37,6 +40,8 @@ class View:
     Attributes
     ----------
     folder : Path
+    config : dict
+        What the index was made with.
     snapshot : Snapshot
     mapped : MappedCodes
         Of all rows, removed ones too.
@@ -48,6 +53,7 @@ class View:
     """
 
     folder: Path
+    config: dict[str, Any]
     snapshot: Snapshot
     mapped: codefile.MappedCodes
     ids: NDArray[np.int64]
@@ -56,21 +62,30 @@ class View:
     anchors: Npy | None
 
     @classmethod
-    def open(cls, folder: Path, d: int, snapshot: Snapshot, dead: Sequence[int]) -> View:
+    def open(
+        cls, folder: Path, config: dict[str, Any], d: int, snapshot: Snapshot, dead: Sequence[int]
+    ) -> View:
         """Map the files of `snapshot`; FileNotFoundError if its model file is gone."""
         rows = snapshot.rows
         mapped = codefile.open_mapped(files.newest(folder, schema.CODES, snapshot.generation), d, rows)
-        path = files.newest(folder, schema.IDS, snapshot.generation)
-        size, expected = files.file_size(path), 8 * rows
-        if size < expected:
-            raise files.short(path, size, expected)
-        ids: Any = np.empty(0, dtype="<i8")  # an empty file cannot be mapped
-        if rows:
-            # As a plain array: looking things up in a memmap costs more than looking them up.
-            ids = np.asarray(np.memmap(path, dtype="<i8", mode="r", shape=(rows,)))
+        ids = codefile.map_ids(files.newest(folder, schema.IDS, snapshot.generation), rows)
         model = None if snapshot.model is None else Model(folder / snapshot.model)
         anchors = Npy(folder / schema.ANCHORS) if snapshot.anchors else None
-        return cls(folder, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
+        return cls(folder, config, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
+
+    def check_round(self, number: int, first: int, end: int, checksum: str) -> None:
+        """StoreError unless the rows of a round are what was written; a round of many is passed over.
+
+        This tells most copies that were made file by file while a writer was at work.
+        """
+        codes, ids = self.mapped.codes[first:end], self.ids[first:end]
+        if codes.nbytes + ids.nbytes > _CHECKED or codefile.checksum(codes, ids) == checksum:
+            return
+        raise StoreError(
+            f"{self.folder / schema.CODES} or {schema.IDS}: the bytes of round {number} are not what was "
+            "written; if this is a copy, make it again with 'woh-index backup', else restore both from a "
+            "backup"
+        )
 
     # ---- items --------------------------------------------------------------------------------------
 
@@ -102,7 +117,8 @@ class View:
     def _found(self, column: str, values: list[Any]) -> dict[int, Item]:
         """The items whose id or key is among the values, by id."""
         items, stale = database.read(
-            self.folder, lambda connection: catalog.items(connection, column, values, self.snapshot)
+            self.folder,
+            lambda connection: catalog.items(connection, self.folder, column, values, self.snapshot),
         )
         if stale and items:  # written anew: only the mapped ids know which rows this state has
             rows = self._rows_of([item.id for item in items])
@@ -251,28 +267,35 @@ class View:
         return found
 
 
-def open_view(folder: Path, d: int, wanted: Snapshot | None = None) -> View:
-    """The newest committed state, or an earlier one that is `wanted`, mapped.
+def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | None = None) -> View:
+    """The newest committed state, which comes after `before`, or an earlier one that is `wanted`, mapped.
 
     Raises
     ------
     StoreError
-        A file is damaged or missing; `wanted` is gone: its files were rewritten, or its model is not kept.
+        A file is damaged or missing; `wanted` is gone: its files were rewritten, or its model is not kept;
+        the folder was replaced by another index than that of `wanted` or `before`.
     """
 
     def look(connection: sqlite3.Connection) -> View | StoreError:
         with database.moment(connection):
+            config, d = catalog.settings(connection)
             newest = catalog.snapshot(connection)
             seen = wanted or newest
-            if seen.generation != newest.generation or seen.round > newest.round:
+            if (known := wanted or before) is not None:
+                catalog.rewritten(connection, folder, known)
+            if seen.generation != newest.generation:
                 return StoreError(
                     f"the state of round {seen.round} is gone from {folder}, which was compacted or rolled "
                     "back since; open the index anew"
                 )
             dead = catalog.dead_rows(connection, seen)
+            newest_rows = None if before else catalog.newest_rows(connection, seen)
         try:
             with files.failures(folder, "open"):
-                view = View.open(folder, d, seen, dead)
+                view = View.open(folder, config, d, seen, dead)
+            if newest_rows is not None:
+                view.check_round(*newest_rows)
         except StoreError as error:
             if isinstance(missing := error.__cause__, FileNotFoundError):
                 way_out = "restore it from a backup" if seen == newest else "open the index anew"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from woh_faiss.errors import StoreError
 
-from . import schema
+from . import files, schema
 
 #: Exists while an update is made. What it says of a process is a hint for a message.
 NAME = f"{schema.CATALOG}-writer"
@@ -35,8 +34,6 @@ _IDLE, _COMMITTING = "writing", "committing"
 _SIZE = 96
 #: Seconds between two tries for a lock.
 _RETRY = 0.01
-#: Plain files only, never through a link, never waiting for a pipe's other end.
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
@@ -131,7 +128,7 @@ def settle_doubt(folder: Path, patience: float, resolve: Callable[[WriterLock], 
     A COMMIT under way in a process that lives is none of a reader's business.
     """
     try:
-        file = _opened(folder, os.O_RDONLY)
+        file = files.descriptor(folder / NAME, os.O_RDONLY)
     except OSError:  # there is none, or it is not for us
         return
     try:
@@ -155,7 +152,7 @@ def no_writer(folder: Path, patience: float) -> Iterator[bool]:
 
 def _is_held(folder: Path) -> bool:
     try:
-        file = _opened(folder, os.O_RDONLY)
+        file = files.descriptor(folder / NAME, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -180,7 +177,7 @@ def _resolved(lock: WriterLock, resolve: Callable[[WriterLock], None]) -> Writer
 def holder(folder: Path) -> tuple[int, int] | None:
     """Process id, and seconds since 1970, of who says to be writing; it may be of one who died."""
     try:
-        file = _opened(folder, os.O_RDONLY)
+        file = files.descriptor(folder / NAME, os.O_RDONLY)
     except (OSError, StoreError):
         return None
     try:
@@ -208,7 +205,7 @@ def _reader_tried(folder: Path) -> WriterLock | None:
 
 def _tried(folder: Path, flags: int) -> WriterLock | None:
     """The lock, if it is free and the file it is of is still there under its name."""
-    file = _opened(folder, flags)
+    file = files.descriptor(folder / NAME, flags)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         there = (folder / NAME).lstat()
@@ -221,25 +218,6 @@ def _tried(folder: Path, flags: int) -> WriterLock | None:
         raise
     os.close(file)
     return None
-
-
-def _opened(folder: Path, flags: int) -> int:
-    """A descriptor of the file; StoreError if it is none."""
-    path = folder / NAME
-    try:
-        file = os.open(path, flags | _FLAGS, 0o666)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-            raise _not_plain(path) from error
-        raise
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise _not_plain(path)
-    return file
-
-
-def _not_plain(path: Path) -> StoreError:
-    return StoreError(f"{path} is not a regular file; remove it, it is no file of an index")
 
 
 def _line(file: int) -> list[str]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss.chunk_files import write_npz
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, cells, codefile, database, files, migration, schema, sums
+from . import catalog, cells, codefile, database, files, schema, sums
 from .ledger import ItemRow, Ledger, TagRow
 from .lookups import Lookups, check_text
 from .model import Model, check_arrays, write_npy
@@ -46,7 +46,6 @@ class Writing(Lookups):
         self.d, self._keep = d, keep_models
         self._open = True
         with database.failures(folder, 0):
-            migration.migrate(connection)  # committed with the first update, or not at all
             sums.Sums(connection).check("meta")  # by its state files are cut and removed
             self.state, self.snapshot = catalog.read_state(connection), catalog.snapshot(connection)
         with files.failures(folder, "repair"):
