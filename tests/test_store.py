@@ -447,7 +447,10 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_state_and_files(tmp_path, 
                     commit(store, **chunk(3))
         if not committed:
             assert dump(store) == before, step
-            assert {p.name: p.read_bytes() for p in store.path.glob("*[!lmr]")} == contents, step
+            after = {p.name: p.read_bytes() for p in store.path.glob("*[!lmr]")}
+            if step == "before COMMIT":  # it may have happened: another COMMIT of the same content decides
+                assert after.pop("catalog.db") != contents.pop("catalog.db")
+            assert after == contents, step
             commit(store, **chunk(3))
         assert store.ntotal == 15
         assert store.snapshot.round == 3

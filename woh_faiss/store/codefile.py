@@ -25,7 +25,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import faiss
 import numpy as np
@@ -60,12 +60,15 @@ class MappedCodes:
         The same bytes.
     reader : object
         Kept alive with the index.
+    counted : int
+        Codes that the file's own header counts.
     """
 
     index: Any
     counting: Any
     codes: NDArray[np.uint8]
     reader: Any
+    counted: int = 0
 
 
 def end(d: int, ntotal: int) -> int:
@@ -150,16 +153,37 @@ def counts(path: Path) -> tuple[int, int]:
 
 
 def settle(path: Path, d: int, ntotal: int) -> None:
-    """Cut the file to the committed end and make its header say so; no write where all is well."""
-    files.truncate(path, end(d, ntotal))
-    with files.open_member(path, "r+b") as file:
+    """Cut the file to the committed end and make its header say so; no write where all is well.
+
+    StoreError if the header counts more codes: it does so only after a COMMIT, which the catalogue has lost.
+    """
+    with files.existing(path), files.open_member(path, "r+b") as file:
         found = file.read(START)
         _check(path, found, d)
+        if (counted := _counted(file, found)) > ntotal:
+            raise lost_rounds(path, counted, ntotal)
+    files.truncate(path, end(d, ntotal))
+    with files.open_member(path, "r+b") as file:
         wanted = header(d, ntotal)
         if found != wanted:
             with files.step(f"patch {path.name}"):
                 os.pwrite(file.fileno(), wanted[_CHANGING:], _CHANGING)
             files.sync(file, f"{path.name} header")
+
+
+def _counted(file: IO[bytes], found: bytes) -> int:
+    """Codes that a header counts, 0 if it contradicts itself or its file ends before them."""
+    *_, code_size, ntotal, _, _, size = _HEADER.unpack(found)
+    there = os.fstat(file.fileno()).st_size - START
+    return int(ntotal) if size == ntotal * code_size <= there else 0
+
+
+def lost_rounds(path: Path, counted: int, ntotal: int) -> StoreError:
+    """The error for codes that were committed to another catalogue than the one that is there."""
+    return StoreError(
+        f"{path} counts {counted} codes, {schema.CATALOG} only {ntotal}: it is an older one, or "
+        "its log was lost; restore the whole folder from a backup; nothing was changed"
+    )
 
 
 def open_mapped(path: Path, d: int, ntotal: int) -> MappedCodes:
@@ -175,10 +199,11 @@ def open_mapped(path: Path, d: int, ntotal: int) -> MappedCodes:
     """
     length = end(d, ntotal)
     with files.existing(path), files.open_member(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        _check(path, file.read(START), d)
+        size, found = os.fstat(file.fileno()).st_size, file.read(START)
+        _check(path, found, d)
         if size < length:
             raise files.short(path, size, length)
+        counted = _counted(file, found)
         private = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY)
     private[_CHANGING:START] = header(d, ntotal)[_CHANGING:]
     buffer = np.frombuffer(private, np.uint8)
@@ -193,7 +218,7 @@ def open_mapped(path: Path, d: int, ntotal: int) -> MappedCodes:
     codes = buffer[START:].reshape(ntotal, d // 8)
     codes.flags.writeable = False
     counting.use_heap = False  # type: ignore[attr-defined]  # a flat index, as _check saw
-    return MappedCodes(index, counting, codes, (readers, buffer))
+    return MappedCodes(index, counting, codes, (readers, buffer), counted)
 
 
 def map_codes(path: Path, d: int, rows: int) -> NDArray[np.uint8]:

@@ -302,8 +302,11 @@ def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | N
                 return StoreError(f"{missing.filename} is missing; {way_out}")
             return error
         # A writer replaces files after its COMMIT: if there was none, these belong together.
-        if catalog.snapshot(connection).generation != seen.generation:
+        now = catalog.snapshot(connection)
+        if now.generation != seen.generation:
             return StoreError(f"{folder} was rewritten each time it was opened; try again")
+        if view.mapped.counted > now.rows:  # a header is patched after its COMMIT
+            return codefile.lost_rounds(folder / schema.CODES, view.mapped.counted, now.rows)
         return view
 
     for _ in range(_ATTEMPTS):  # a writer removes models and renames files
