@@ -326,7 +326,9 @@ def test_a_file_has_one_account_however_many_readers(limit):
 
 def test_memory_that_ran_out_is_said_in_one_line(limit):
     with (
-        pytest.raises(MemoryBudgetError, match=r"^b: what is in it would need") as caught,
+        pytest.raises(
+            MemoryBudgetError, match=r"^b needs more memory than there is; give less at once$"
+        ) as caught,
         budget.reading("b"),
     ):
         raise MemoryError

@@ -97,7 +97,7 @@ def reading(where: str) -> Iterator[None]:
         with _kernel_limit() if outer is None else nullcontext():
             yield
     except MemoryError as error:
-        raise exceeded(where) from error
+        raise ran_out(where) from error
     finally:
         _account.reset(token)
         if outer is not None:
@@ -112,7 +112,14 @@ def take(size: int, what: str) -> None:
         raise exceeded(account.where, what)
 
 
-def exceeded(where: str = "", what: str = "what is in it") -> MemoryBudgetError:
+def ran_out(where: str) -> MemoryBudgetError:
+    """The error for a file at which memory ran out: what was allowed, or what there is."""
+    if _kernel:
+        return exceeded(where, "what is in it")
+    return MemoryBudgetError(f"{where} needs more memory than there is; give less at once")
+
+
+def exceeded(where: str, what: str) -> MemoryBudgetError:
     """The error for a file that needs more memory than it may."""
     start = f"{where}: {what}" if where else what
     return MemoryBudgetError(

@@ -89,7 +89,7 @@ def _damage_is_input_error(where: str) -> Iterator[None]:
     except InputError:
         raise
     except MemoryError as error:
-        raise budget.exceeded(where) from error
+        raise budget.ran_out(where) from error
     except _DAMAGE as error:
         raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
 

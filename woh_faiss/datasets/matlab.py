@@ -58,7 +58,7 @@ def read_errors(where: str) -> Iterator[None]:
     except InputError:
         raise
     except MemoryError as error:
-        raise budget.exceeded(where) from error
+        raise budget.ran_out(where) from error
     except Exception as error:  # SciPy and h5py raise nearly anything for bytes they did not expect
         raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
 

@@ -140,7 +140,7 @@ def _opened(path: Path, format_: str, names: list[str] | None = None, schema: An
         # Without a pre-buffer and with a small one: else a row group is read whole. Text that a dictionary
         # stands for is not written out: 18 kB may stand for gigabytes.
         with parquet.ParquetFile(
-            path, read_dictionary=_texts(path, names, schema), pre_buffer=False, buffer_size=_BUFFER
+            path, read_dictionary=_texts(names, schema), pre_buffer=False, buffer_size=_BUFFER
         ) as file:
             yield file
         return
@@ -155,16 +155,9 @@ def _opened(path: Path, format_: str, names: list[str] | None = None, schema: An
             yield reader
 
 
-def _texts(path: Path, names: list[str] | None, schema: Any) -> list[str]:
-    """Parquet's own names of the columns of text, and of what is in lists of it."""
-    from pyarrow import parquet
-
-    wanted = {name for name in names or () if values.kind(schema.field(name).type) in ("text", "words")}
-    if not wanted:
-        return []
-    with parquet.ParquetFile(path) as file:
-        leaves = [file.schema.column(i).path for i in range(len(file.schema))]
-    return [leaf for leaf in leaves if any(leaf == name or leaf.startswith(f"{name}.") for name in wanted)]
+def _texts(names: list[str] | None, schema: Any) -> list[str]:
+    """The columns of text; of lists of it pyarrow 26 cannot do this in every case."""
+    return [name for name in names or () if values.is_text(schema.field(name).type)]
 
 
 # ---- sources ---------------------------------------------------------------------------------------------

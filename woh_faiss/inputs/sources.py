@@ -62,7 +62,7 @@ def at(where: str, start: int) -> Iterator[None]:
         counted = f" (rows are counted from row {start} of the file)" if start else ""
         raise InputError(f"{where}: {error}{counted}") from error
     except MemoryError as error:
-        raise budget.exceeded(where, "a chunk") from error
+        raise budget.ran_out(where) from error
 
 
 @contextmanager
@@ -73,6 +73,6 @@ def damage(where: str) -> Iterator[None]:
     except InputError:
         raise
     except MemoryError as error:
-        raise budget.exceeded(where) from error
+        raise budget.ran_out(where) from error
     except Exception as error:
         raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
