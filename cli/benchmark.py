@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .errors import one_line_errors
-from .options import bits_list, progress, word_vectors_option
+from .options import bits_list, max_memory_option, print_line, progress, say, word_vectors_option
 
 if TYPE_CHECKING:
     from woh_faiss.benchmark import Cell
@@ -76,6 +76,7 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
     required=True,
     help="Folder of the report.",
 )
+@max_memory_option
 @one_line_errors
 def benchmark(
     places: Sequence[str],
@@ -152,17 +153,14 @@ def benchmark(
 
     for cell in progress(work(), len(missing), "cells"):
         length = "" if cell.bits is None else f", {cell.bits} bits"
-        click.echo(f"measured {cell.label}{length}, split {cell.seed}", err=True)
+        say(f"measured {cell.label}{length}, split {cell.seed}")
     names = ", ".join([*([] if name == "files" else [name]), *(Path(place).name for place in places)])
     found = records.of(planned)
     title = f"Benchmark on {names}"
     page = write(found, output, title=title, command=_command(context), numbers=numbers)
     for method, r, here, there in papers.beside(found, numbers):
-        click.echo(f"{method}, {r} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})")
-    click.echo(
-        f"note: {page} is the report; {len(planned) - len(missing)} of {len(planned)} cells were there",
-        err=True,
-    )
+        print_line(f"{method}, {r} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})")
+    say(f"note: {page} is the report; {len(planned) - len(missing)} of {len(planned)} cells were there")
 
 
 def _varied(given: Sequence[str]) -> dict[str, list[float]]:

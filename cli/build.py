@@ -17,10 +17,12 @@ from .options import (
     column_options,
     config_options,
     index_option,
+    max_memory_option,
     on_duplicate_option,
     progress,
+    say,
     word_vectors_option,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from woh_faiss import Chunk
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Learn the first N chunks only; 'update' with the same inputs goes on.",
 )
+@max_memory_option
 @one_line_errors
 def build(
     chunks: Sequence[Path],
@@ -76,7 +79,7 @@ def opened(
 
     inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn)
     for line in inputs.guessed(Columns(**columns)):
-        click.echo(f"note: {line}", err=True)
+        say(f"note: {line}")
     return inputs
 
 
@@ -94,10 +97,7 @@ def learn_anew(
     for round_ in rounds:
         report(round_)
     if config.start == "semantic" and rounds[0].n < FIRST_ROUND:
-        click.echo(
-            f"note: round 1 had {rounds[0].n:,} items; codes get better from {FIRST_ROUND:,} on",
-            err=True,
-        )
+        say(f"note: round 1 had {rounds[0].n:,} items; codes get better from {FIRST_ROUND:,} on")
 
 
 @click.command()
@@ -108,6 +108,7 @@ def learn_anew(
 @column_options("features", "tags", "id", "key")
 @on_duplicate_option
 @again_option
+@max_memory_option
 @one_line_errors
 def update(
     chunks: Sequence[Path],
@@ -134,7 +135,7 @@ def update(
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=True)
-        done = index.extend(inputs, word_vectors=vectors, on_duplicate=on_duplicate, again=again, note=_note)
+        done = index.extend(inputs, word_vectors=vectors, on_duplicate=on_duplicate, again=again, note=say)
         for round_ in progress(done, len(inputs)):
             report(round_)
 
@@ -146,6 +147,7 @@ def update(
 @column_options("features", "tags", "id", "key")
 @on_duplicate_option
 @again_option
+@max_memory_option
 @one_line_errors
 def add(
     chunks: Sequence[Path],
@@ -167,13 +169,9 @@ def add(
 
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=False)
-        done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, again=again, note=_note)
+        done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, again=again, note=say)
         for round_ in progress(done, len(inputs)):
             report(round_)
-
-
-def _note(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def report(round_: Round) -> None:
@@ -190,4 +188,4 @@ def report(round_: Round) -> None:
         done += f"; {health['tags_total']:,} tags known"
         if health["tags_new"]:
             done += f", {health['tags_with_vector']:,} of {health['tags_new']:,} new ones with a word vector"
-    click.echo(f"{done}; {round_.ntotal:,} items in all", err=True)
+    say(f"{done}; {round_.ntotal:,} items in all")

@@ -14,6 +14,7 @@ from .options import (
     bits_list,
     chunks_argument,
     json_option,
+    max_memory_option,
     preset_option,
     print_json,
     progress,
@@ -52,6 +53,7 @@ MOST_ROUNDS = 3
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw MAP by round, e.g. map.png."
 )
+@max_memory_option
 @one_line_errors
 def evaluate(
     chunks: Sequence[Path],
@@ -75,7 +77,7 @@ def evaluate(
     Example:
         woh-index evaluate examples/data/chunk-*.npz --word-vectors examples/data/glove-100d-tags.w2v.txt
     """
-    from woh_faiss import plots
+    from woh_faiss import budget, plots
     from woh_faiss.chunks import joined, read_chunk
     from woh_faiss.config import WOHConfig
     from woh_faiss.protocol import stream
@@ -85,7 +87,8 @@ def evaluate(
         plots.check(plot)
     configs = [WOHConfig(bits=b, preset=preset, seed=seed) for b in dict.fromkeys(bits)]
     vectors = WordVectors.open(word_vectors) if word_vectors else None
-    data = joined([read_chunk(path) for path in chunks], [str(path) for path in chunks])
+    with budget.reading("all CHUNKs together"):
+        data = joined([read_chunk(path) for path in chunks], [str(path) for path in chunks])
     steps = stream(data, configs, chunks=n_chunks, queries=queries, seed=seed, word_vectors=vectors)
     results = []
     for result in progress(steps, total=n_chunks * len(configs) + 2):
@@ -103,9 +106,8 @@ def evaluate(
 def _print_table(results: list[Result], chunks: int) -> None:
     """One row a method and code length; a column a round, or three of them."""
     from rich import box
-    from rich.table import Table
 
-    from .render import Console
+    from .render import Table, console
 
     rounds = range(1, chunks + 1)
     shown = list(rounds) if chunks <= MOST_ROUNDS else [1, (chunks + 1) // 2, chunks]
@@ -130,4 +132,4 @@ def _print_table(results: list[Result], chunks: int) -> None:
             *(f"{row[t].map:.4f}" if t in row else "" for t in shown),
             f"{sum(r.seconds for r in row.values()) / len(row):.2f}" if learned else "",
         )
-    Console().print(table)
+    console().print(table)

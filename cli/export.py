@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .errors import one_line_errors
-from .options import index_option, json_option, print_json
+from .options import index_option, json_option, print_json, print_line, say
 
 #: The library checks them; they are here so that --help answers at once.
 KINDS = ("flat", "idmap2", "ivf", "hnsw", "multihash")
@@ -76,7 +76,7 @@ def export(
         print_json(asdict(done))
         return
     items = "1 item" if done.items == 1 else f"{done.items:,} items"
-    click.echo(
+    print_line(
         f"{done.path}: {done.kind}{_settings(done.parameters)}, {items} of {done.d} bits, "
         f"{done.bytes:,} bytes; {_quality(done)}"
     )
@@ -110,7 +110,7 @@ def derive(kind: str | None, parameters: dict[str, int], drop: bool, index_path:
     with WOHIndex.open(index_path) as index:
         if drop:
             gone = index.drop_derived(kind)
-            click.echo(f"dropped: {', '.join(gone)}" if gone else "nothing was derived", err=True)
+            say(f"dropped: {', '.join(gone)}" if gone else "nothing was derived")
             return
         made = index.derive(str(kind), **parameters)
     if as_json:
@@ -118,7 +118,7 @@ def derive(kind: str | None, parameters: dict[str, int], drop: bool, index_path:
         return
     text = f"recall@10 {made.recall:.3f}"
     text += "" if made.radius is None else f", nothing missed up to {made.radius} bits"
-    click.echo(f"{made.kind}{_settings(made.parameters)} of {made.rows:,} codes; {text}")
+    print_line(f"{made.kind}{_settings(made.parameters)} of {made.rows:,} codes; {text}")
 
 
 def _settings(parameters: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ import click
 
 from .build import learn_anew
 from .errors import one_line_errors
-from .options import chunk_size_option, column_options, config_options, index_option
+from .options import chunk_size_option, column_options, config_options, index_option, max_memory_option
 
 
 @click.command(name="import")
@@ -23,6 +23,7 @@ from .options import chunk_size_option, column_options, config_options, index_op
 @config_options
 @chunk_size_option
 @column_options("tags", "id", "key")
+@max_memory_option
 @one_line_errors
 def import_(
     faiss_path: Path,

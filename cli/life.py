@@ -11,7 +11,7 @@ import click
 
 from . import lists
 from .errors import one_line_errors
-from .options import index_option, json_option, print_json
+from .options import index_option, json_option, max_memory_option, print_json, print_line, say
 
 
 @click.command()
@@ -26,6 +26,7 @@ from .options import index_option, json_option, print_json
 @click.option("--keys", "lines_are_keys", is_flag=True, help="Read the lines of --from as keys, not as ids.")
 @click.option("--ignore-missing", is_flag=True, help="Leave out what is not in the index.")
 @index_option
+@max_memory_option
 @one_line_errors
 def remove(
     ids: Sequence[int],
@@ -59,7 +60,7 @@ def remove(
             wanted += lists.ids(source, "; --keys reads lines as keys")
     with WOHIndex.open(index_path) as index:
         removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing)
-        click.echo(f"{_items(removed)} removed; {index.ntotal:,} items in all", err=True)
+        say(f"{_items(removed)} removed; {index.ntotal:,} items in all")
 
 
 @click.command()
@@ -78,12 +79,11 @@ def compact(index_path: Path) -> None:
 
     with WOHIndex.open(index_path) as index:
         items, clean = index.compact()
-        click.echo(f"{_items(items)} erased; {index.ntotal:,} items in all", err=True)
+        say(f"{_items(items)} erased; {index.ntotal:,} items in all")
     if not clean:
-        click.echo(
+        say(
             f"note: {index_path} was in use or its disk full, so catalog.db may still hold traces; "
-            "compact again",
-            err=True,
+            "compact again"
         )
 
 
@@ -107,10 +107,10 @@ def verify(index_path: Path, as_json: bool) -> None:
         if as_json:
             print_json({"fault": fault})
         else:
-            click.echo(fault)
+            print_line(fault)
     if faults:
         sys.exit(1)
-    click.echo(f"{index_path} is sound", err=True)
+    say(f"{index_path} is sound")
 
 
 @click.command()
@@ -152,9 +152,7 @@ def rollback(number: int, index_path: Path) -> None:
 
     undone = WOHIndex.restore(index_path, number)
     with WOHIndex.open(index_path) as index:
-        click.echo(
-            f"back after round {number}; {undone:,} rounds undone; {index.ntotal:,} items in all", err=True
-        )
+        say(f"back after round {number}; {undone:,} rounds undone; {index.ntotal:,} items in all")
 
 
 def _items(count: int) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from woh_faiss.display import display_text
 
 if TYPE_CHECKING:
     from .answers import Answer
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> None:
     """The columns of `render.print_neighbours`, without its import of rich, which takes longer than a query.
 
-    Cells have spaces in place of tabs and line ends; `--json` keeps everything as it is.
+    Cells have tabs, line ends and whatever else a terminal obeys escaped; `--json` keeps everything as it is.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # an encoding that has no letter for a key
@@ -32,4 +33,4 @@ def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> 
 
 
 def _write(cells: Iterable[object]) -> None:
-    sys.stdout.write("\t".join(re.sub(r"[\t\n\r]", " ", str(cell)) for cell in cells) + "\n")
+    sys.stdout.write("\t".join(map(display_text, cells)) + "\n")

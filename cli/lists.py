@@ -6,15 +6,30 @@ from typing import TextIO
 
 import click
 
+#: Letters of the longest line.
+LONGEST = 1 << 20
+
 
 def lines(source: TextIO) -> list[tuple[int, str]]:
     """(number, text) of the lines that are not empty, without their ends."""
-    try:
-        text = source.read()
-    except UnicodeDecodeError:
-        raise click.ClickException(f"{source.name} is not UTF-8 text; save it as that") from None
-    numbered = enumerate(text.removeprefix("\ufeff").split("\n"), start=1)
-    return [(number, line.removesuffix("\r")) for number, line in numbered if line.strip()]
+    from woh_faiss import budget
+
+    found = []
+    with budget.reading(source.name):
+        try:
+            for number, line in enumerate(iter(lambda: source.readline(LONGEST), ""), start=1):
+                if len(line) == LONGEST:
+                    raise click.ClickException(
+                        f"{source.name}: line {number} has {LONGEST} letters or more, expected an id or a key"
+                    )
+                text = line.removeprefix("\ufeff") if number == 1 else line
+                text = text.removesuffix("\n").removesuffix("\r")
+                if text.strip():
+                    budget.take(4 * len(text) + 250, "the list")
+                    found.append((number, text))
+        except UnicodeDecodeError:
+            raise click.ClickException(f"{source.name} is not UTF-8 text; save it as that") from None
+    return found
 
 
 def ids(source: TextIO, otherwise: str = "") -> list[int]:

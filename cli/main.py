@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from keyword import iskeyword
+from typing import Any
 
 import click
 
@@ -33,6 +34,18 @@ COMMANDS = {
 
 class Commands(click.Group):
     """A group that imports a command when it is needed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """The command; what goes wrong is told with names in it shown as text."""
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:  # whose message is the help
+            raise
+        except click.ClickException as error:
+            from woh_faiss.display import display_text
+
+            vars(error)["message"] = display_text(error.message)  # file names of click.File are in some
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of --help."""

@@ -38,7 +38,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON l
 word_vectors_option = click.option(
     "--word-vectors",
     type=click.Path(path_type=Path, readable=False),
-    help="Word vectors of the tags' words: word2vec, GloVe, fastText .vec or gensim .kv, plain or .gz.",
+    help="Word vectors of the tags' words: word2vec, GloVe or fastText .vec, plain or .gz, or a saved .npz.",
 )
 
 preset_option = click.option(
@@ -60,6 +60,28 @@ on_duplicate_option = click.option(
 
 again_option = click.option(
     "--again", is_flag=True, help="Take chunks in that are in the index already, too; else they are skipped."
+)
+
+
+def _set_max_memory(_context: click.Context, _parameter: click.Parameter, size: str) -> None:
+    from woh_faiss.budget import set_max_memory
+    from woh_faiss.errors import InputError
+
+    try:
+        set_max_memory(size)
+    except InputError:
+        raise click.BadParameter(f"{size!r} is no size of at least 1M, such as 500M or 8G") from None
+
+
+#: For every command that reads files of others.
+max_memory_option = click.option(
+    "--max-memory",
+    metavar="SIZE",
+    default="4G",
+    show_default=True,
+    expose_value=False,
+    callback=_set_max_memory,
+    help="Memory that may be made of one input file (of a chunk, if it is read in chunks).",
 )
 
 chunk_size_option = click.option(
@@ -129,9 +151,25 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def print_json(record: Any) -> None:
-    """One JSON line; what stdout's encoding may not have is escaped, which means the same."""
+    """One JSON line; what stdout's encoding may not have, or a terminal would obey, is escaped."""
+    from woh_faiss.display import display_json
+
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    click.echo(json.dumps(record, ensure_ascii=codecs.lookup(encoding).name != "utf-8"))
+    click.echo(display_json(json.dumps(record, ensure_ascii=codecs.lookup(encoding).name != "utf-8")))
+
+
+def print_line(line: str) -> None:
+    """A line of results on stdout, names in it shown as text."""
+    from woh_faiss.display import display_text
+
+    click.echo(display_text(line))
+
+
+def say(line: str) -> None:
+    """A line on stderr, names in it shown as text."""
+    from woh_faiss.display import display_text
+
+    click.echo(display_text(line), err=True)
 
 
 def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:

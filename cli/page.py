@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import html
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from woh_faiss.chunk_files import shown
+from woh_faiss.display import display_path, display_text
 from woh_faiss.errors import InputError
 from woh_faiss.whole_files import whole
 
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
     from .answers import Answer
 
 SUFFIXES = (".html", ".htm")
-
-#: What HTML forbids, or what would turn the text around it (bidirectional controls): shown as \uXXXX.
-_ODD = re.compile(
-    r"[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef"
-    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
-    + "]"
-)
 
 _STYLE = """\
 :root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #f3f4f6;
@@ -78,7 +70,7 @@ def check(path: Path, images: Path | None = None) -> None:
         cannot be written to, or there is no folder `images`.
     """
     folder = Path(os.path.realpath(path)).parent  # a link is written through
-    refused = f"cannot write a page to {shown(path)}"
+    refused = f"cannot write a page to {display_path(path)}"
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{refused}: expected a name ending in {' or '.join(SUFFIXES)}")
     if not _is_folder(folder):
@@ -94,7 +86,9 @@ def check(path: Path, images: Path | None = None) -> None:
     if not os.access(folder, os.W_OK):
         raise InputError(f"{refused}: its folder is not yours to write to; choose another")
     if images is not None and not _is_folder(images):
-        raise InputError(f"--images {shown(images)} is no folder; give the one that the keys are paths in")
+        raise InputError(
+            f"--images {display_path(images)} is no folder; give the one that the keys are paths in"
+        )
 
 
 def _is_folder(path: Path) -> bool:
@@ -123,14 +117,14 @@ def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, th
             size = file.tell()
     except OSError as error:
         raise InputError(
-            f"cannot write {shown(path)}: {error.strerror or error}; choose another name"
+            f"cannot write {display_path(path)}: {error.strerror or error}; choose another name"
         ) from error
     return size
 
 
 def text(value: object) -> str:
     """What a stranger typed, as HTML that shows just that, in an element or a quoted attribute."""
-    return html.escape(_ODD.sub(lambda odd: odd[0].encode("unicode_escape").decode(), str(value)))
+    return html.escape(display_text(value))
 
 
 def _parts(answers: Iterable[Answer], about: str, measure: str, thumbnails: Thumbnails) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from .errors import one_line_errors
-from .options import index_option
+from .options import index_option, say
 
 
 @click.command()
@@ -43,7 +43,7 @@ def push(url: str, index_path: Path, with_tags: bool, approximate: bool, force: 
     with WOHIndex.open(index_path) as index, _bar() as report:
         done = send(index, url, with_tags=with_tags, approximate=approximate, force=force, report=report)
     rows = "1 row" if done.sent == 1 else f"{done.sent:,} rows"
-    click.echo(f"{rows} sent, {done.deleted:,} deleted; {done.place} is at round {done.round}", err=True)
+    say(f"{rows} sent, {done.deleted:,} deleted; {done.place} is at round {done.round}")
 
 
 @contextmanager

@@ -15,7 +15,15 @@ from click.core import ParameterSource
 from . import lines, lists
 from .answers import Answer, How, Questions, answers
 from .errors import one_line_errors
-from .options import index_option, json_option, print_json, progress, word_vectors_option
+from .options import (
+    index_option,
+    json_option,
+    max_memory_option,
+    print_json,
+    progress,
+    say,
+    word_vectors_option,
+)
 
 
 @click.command()
@@ -50,9 +58,10 @@ from .options import index_option, json_option, print_json, progress, word_vecto
 @click.option(
     "--images",
     type=click.Path(path_type=Path),
-    help="With --html: folder that keys are paths of pictures in.  [default: the current one]",
+    help="With --html: the folder that keys are paths of pictures in; no other is read.",
 )
 @json_option
+@max_memory_option
 @click.pass_context
 @one_line_errors
 def query(
@@ -81,8 +90,8 @@ def query(
     those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
     neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. With --html a page takes
     the table's place: one file that shows each query and its neighbours, with the pictures that keys are
-    paths of. With --engine a database searches; all else stays the same. Answers come as they are found, some
-    queries at a time; Ctrl-C ends them.
+    paths of in the folder --images. With --engine a database searches; all else stays the same. Answers come
+    as they are found, some queries at a time; Ctrl-C ends them.
 
     \b
     Example:
@@ -113,7 +122,6 @@ def query(
     if images is not None and html is None:
         raise click.UsageError("--images goes with --html")
     from woh_faiss import WOHIndex, WordVectors, read_chunk
-    from woh_faiss.chunk_files import shown
 
     if html is not None:
         from . import page, thumbnails
@@ -132,7 +140,7 @@ def query(
 
             remote = opened.enter_context(Remote(index, engine))
             if note := remote.note():
-                click.echo(f"note: {note}", err=True)
+                say(f"note: {note}")
         how = How(some, radius, rerank, vectors, only, never, remote, through)
         chunk = None if queries is None else read_chunk(queries)
         if key is not None:
@@ -142,7 +150,7 @@ def query(
         asked = Questions(chunk, item, words, tags if key is None else key)
         if held < k and radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
-            click.echo(f"note: {index_path} {what}", err=True)
+            say(f"note: {index_path} {what}")
         found = answers(index, asked, how, explain or html is not None)
         if html is not None or not sys.stdout.isatty():  # else the answers themselves show it
             found = progress(found, len(asked), "queries")
@@ -156,7 +164,7 @@ def query(
             about += f": {which} of {held:,} items in {index_path}"
             pictures = thumbnails.Thumbnails(images)
             size = page.write(html, found, about=about, measure=measure, thumbnails=pictures)
-            click.echo(f"note: {shown(html)} is the page, {size / 1000:,.0f} kB{pictures.note()}", err=True)
+            say(f"note: {html} is the page, {size / 1000:,.0f} kB{pictures.note()}")
         elif as_json:
             deque(found, maxlen=0)
         elif sys.stdout.isatty():

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console as RichConsole
-from rich.table import Table
+from rich.table import Table as RichTable
+
+from woh_faiss.display import display_text
 
 if TYPE_CHECKING:
     from .answers import Answer
@@ -24,6 +26,17 @@ class Console(RichConsole):
     def on_broken_pipe(self) -> None:
         """Go on with the BrokenPipeError that is being handled."""
         raise
+
+
+class Table(RichTable):
+    """Rich's, but title and cells are shown as text."""
+
+    def __init__(self, *, title: str | None = None, **options: Any) -> None:
+        super().__init__(title=None if title is None else display_text(title), **options)
+
+    def add_row(self, *cells: object, **options: Any) -> None:
+        """A row of anything that has a text."""
+        super().add_row(*map(display_text, cells), **options)
 
 
 def console() -> Console:
@@ -65,7 +78,7 @@ def print_info(facts: dict[str, Any]) -> None:
     if facts["removed"]:
         names[2:2] = ["rows", "removed"]
     for name in names:
-        summary.add_row(name, str(facts[name]))
+        summary.add_row(name, facts[name])
     summary.add_row("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen")
     summary.add_row("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"]))
     summary.add_row("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items()))

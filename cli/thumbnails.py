@@ -1,18 +1,20 @@
 """Small pictures for the page of answers: from keys that are paths of pictures to data: URIs.
 
-Pillow is imported only here, and only when a key names a file. Keys may come from strangers: whatever a
-file holds, there is a thumbnail or none, never an error.
+Pillow is imported only here, and only when a key names a file. Keys may come from strangers: nothing outside
+the folder that a user names is read, and whatever a file holds, there is a thumbnail or none, never an error.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import os
+import stat
 import warnings
 from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from pathlib import Path, PurePath
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -38,21 +40,21 @@ class Thumbnail(NamedTuple):
 
 
 class Thumbnails:
-    """The pictures that keys are paths of: in `folder` if they are there, else absolute or from here."""
+    """The pictures in `folder` that keys are paths of; without a folder there are none."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+        self._root = None if folder is None else os.path.realpath(folder)
         self._has_pillow = find_spec("PIL") is not None
         self._drawn = lru_cache(KEPT)(_drawn)
         self._files = self._shown = 0
 
     def of(self, key: str | None) -> Thumbnail | None:
         """The thumbnail of a key, or None: no such file, no picture, damaged, or too large to decode."""
-        path = None if key is None else self._path(key)
-        if path is None:
+        place = None if key is None else self._place(key)
+        if self._root is None or place is None:
             return None
         self._files += 1
-        thumbnail = self._drawn(path) if self._has_pillow else None
+        thumbnail = self._drawn(self._root, place) if self._has_pillow else None
         self._shown += thumbnail is not None
         return thumbnail
 
@@ -61,29 +63,50 @@ class Thumbnails:
         if self._shown:
             return ""
         if not self._files:
-            return "; no key is a picture's path here: --images FOLDER says where pictures are"
+            where = "here" if self._root is None else f"in {self._root}"
+            return f"; no key is a picture's path {where}: --images FOLDER says where pictures are"
         if not self._has_pillow:
             return "; pictures need Pillow, which is not installed: pip install 'woh-faiss[html]'"
         return "; the files that keys are paths of hold no picture that can be read"
 
-    def _path(self, key: str) -> Path | None:
-        for path in (Path(key),) if self._folder is None else (self._folder / key, Path(key)):
-            try:
-                if path.is_file():  # and not a pipe or a device, which might never end
-                    return path
-            except (OSError, ValueError):  # a key of any length, with any character, is asked for
-                continue
-        return None
+    def _place(self, key: str) -> str | None:
+        """The path below the folder, without links, of the file that a key names; None if it is elsewhere."""
+        if self._root is None or ".." in PurePath(key).parts:
+            return None
+        try:
+            path = os.path.realpath(os.path.join(self._root, key))  # noqa: PTH118 - an absolute key stays
+            inside = os.path.commonpath([self._root, path]) == self._root
+            return os.path.relpath(path, self._root) if inside and Path(path).is_file() else None
+        except (OSError, ValueError):  # a key of any length, with any character, is asked for
+            return None
 
 
-def _drawn(path: Path) -> Thumbnail | None:
+def _opened(root: str, place: str) -> IO[bytes]:
+    """The plain file at a path without links, opened so that none put there since is followed."""
+    *folders, name = PurePath(place).parts
+    held = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=held)
+            os.close(held)
+            held = inner
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=held)
+    finally:
+        os.close(held)
+    if not stat.S_ISREG(os.fstat(file).st_mode):  # a pipe or a device might never end
+        os.close(file)
+        raise OSError(f"{place} is no plain file")
+    return os.fdopen(file, "rb")
+
+
+def _drawn(root: str, place: str) -> Thumbnail | None:
     from PIL import Image
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # oddities in metadata are not the reader's business
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_readable()) as image:
+            with _opened(root, place) as file, Image.open(file, formats=_readable()) as image:
                 image.draft(None, (2 * SIDE, 2 * SIDE))  # a JPEG can be read at a fraction of its size
                 if image.width * image.height > MOST_PIXELS:
                     return None

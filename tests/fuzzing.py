@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from woh_faiss import WOHIndex, WordVectors, read_chunk
+from woh_faiss import WOHIndex, WordVectors, read_chunk, vector_files
 from woh_faiss.errors import StoreError, WOHError
 from woh_faiss.inputs import open_inputs
 from woh_faiss.reading import IndexReader
@@ -94,20 +94,16 @@ def csr_members() -> dict[str, bytes]:
 
 def word_files() -> dict[str, bytes]:
     """The same vectors in every format that is read."""
-    from gensim.models import KeyedVectors
-
     V = np.random.default_rng(1).normal(size=(6, 5)).astype(np.float32)
     rows = "".join(f"{w} {' '.join(map(str, v))}\n" for w, v in zip(WORDS, V.tolist(), strict=True)).encode()
     binary = b"".join(w.encode() + b" " + v.tobytes() + b"\n" for w, v in zip(WORDS, V, strict=True))
-    model = KeyedVectors(5)
-    model.add_vectors(WORDS, V)
     buffer = io.BytesIO()
-    model.save(buffer)
+    vector_files.write(buffer, {word: at for at, word in enumerate(WORDS)}, V)
     found = {
         "glove": rows,
         "text": b"6 5\n" + rows,
         "binary": b"6 5\n" + binary,
-        "kv": buffer.getvalue(),
+        "saved": buffer.getvalue(),
     }
     return found | {f"{name}.gz": gzip.compress(found[name]) for name in ("glove", "text", "binary")}
 

@@ -2,9 +2,7 @@
 
 import json
 import os
-import pickle
 import shutil
-import struct
 import subprocess
 import sys
 import tracemalloc
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, WORDS, tagged
+from conftest import SMALL, tagged
 from numpy.testing import assert_array_equal
 
 from woh_faiss import WOHIndex, WordVectors, read_chunk
@@ -212,62 +210,6 @@ def test_features_in_a_file_of_their_own_stay_on_the_disk(tmp_path):
     tracemalloc.stop()
     assert isinstance(chunk.features, np.memmap)
     assert peak < 4 << 20
-
-
-@pytest.mark.parametrize("protocol", [4, 5])
-def test_vectors_saved_under_the_protocols_gensim_4_has(tmp_path, protocol):
-    from gensim.models import KeyedVectors
-
-    words = [f"{word}{i}" for word in WORDS for i in range(100)]
-    model = KeyedVectors(3)
-    model.add_vectors(words, np.arange(1800, dtype=np.float32).reshape(600, 3))
-    model.save(str(tmp_path / "w.kv"), pickle_protocol=protocol)
-    vectors = WordVectors.open(tmp_path / "w.kv")
-    assert len(vectors) == 600
-    assert_array_equal(vectors.lookup("night99"), [1797, 1798, 1799])
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        b"Nr" + struct.pack("<I", 2**32 - 1) + b".",  # a place in the memo
-        b"Np4294967295\n.",
-        b"B" + struct.pack("<I", 2**32 - 1) + b"x.",
-        b"\x8e" + struct.pack("<Q", 2**62) + b"x.",
-        b"\x96" + struct.pack("<Q", 2**40) + b"x.",
-        b"\x8b" + struct.pack("<I", 2**31 - 1) + b"1.",
-    ],
-)
-def test_a_pickle_cannot_ask_for_memory(tmp_path, code):
-    (tmp_path / "w.kv").write_bytes(b"\x80\x04" + code)
-    tracemalloc.start()
-    with pytest.raises(InputError, match="a pickle that is not opened"):
-        WordVectors.open(tmp_path / "w.kv")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 16 << 20
-
-
-def test_saved_vectors_cannot_claim_more_than_they_hold(tmp_path):
-    from gensim.models import KeyedVectors
-
-    model = KeyedVectors(3)
-    model.key_to_index = {"sea": 0}
-    model.vectors = np.broadcast_to(np.float32(1), (1, 10))
-    assert len(WordVectors.open(write(tmp_path, pickle.dumps(model, 4)))) == 1
-
-    class Wide:  # four bytes, seen ten thousand million times
-        def __reduce__(self):
-            return np.ndarray, ((1, 10**10), np.dtype("f4"), b"1234", 0, (0, 0))
-
-    model.vectors = Wide()
-    with pytest.raises(InputError, match="its vectors claim 40000000000 bytes"):
-        WordVectors.open(write(tmp_path, pickle.dumps(model, 4)))
-
-
-def write(folder, data):
-    (folder / "w.kv").write_bytes(data)
-    return folder / "w.kv"
 
 
 def test_a_message_is_one_line_whatever_is_in_it():

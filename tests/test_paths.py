@@ -195,21 +195,6 @@ def test_something_else_in_place_of_a_file_of_the_index(here, name, odd):
         assert "index.woh" in refused(here, command, "more.npz")
 
 
-def test_a_pipe_beside_saved_vectors(here):
-    from gensim.models import KeyedVectors
-
-    model = KeyedVectors(3)
-    model.add_vectors(WORDS, np.eye(6, 3, dtype=np.float32))
-    model.save(str(here / "words.kv"), separately=["vectors"])
-    beside = here / "words.kv.vectors.npy"
-    works(here, "update", "more.npz", "--word-vectors", "words.kv", "--index", "index.woh")
-    beside.unlink()
-    os.mkfifo(beside)
-    assert "words.kv.vectors.npy is not a regular file" in refused(
-        here, "update", "chunk.npz", "--word-vectors", "words.kv"
-    )
-
-
 def test_a_pipe_in_a_folder_of_arrays_is_not_waited_for(here):
     (here / "arrays").mkdir()
     os.mkfifo(here / "arrays" / "features.npy")

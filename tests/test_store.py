@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from store_worker import chunk, commit, dump, faiss_bytes
 
-from woh_faiss.errors import InputError, StoreError
+from woh_faiss.errors import InputError, LockedError, StoreError
 from woh_faiss.store import Item, Model, Snapshot, Store, catalog, database, files
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from page_reader import answer, saved, written
 from PIL import Image
 
-from woh_faiss_cli.thumbnails import SIDE, Thumbnails
+from woh_faiss_cli.thumbnails import SIDE, Thumbnails, _opened
 
 
 def pixels(thumbnail):
@@ -57,7 +57,7 @@ def test_pictures_of_usual_formats(tmp_path, name):
     ("mode", "suffix"), [("CMYK", "jpg"), ("CMYK", "tiff"), ("P", "png"), ("RGBA", "png")]
 )
 def test_pictures_of_other_modes(tmp_path, mode, suffix):
-    small = pixels(Thumbnails().of(str(saved(halves(mode), tmp_path / f"a.{suffix}"))))
+    small = pixels(Thumbnails(tmp_path).of(str(saved(halves(mode), tmp_path / f"a.{suffix}"))))
     assert near(small.getpixel((20, 40)), RED)
     assert near(small.getpixel((110, 40)), BLUE)
 
@@ -67,7 +67,7 @@ def test_pictures_of_other_modes(tmp_path, mode, suffix):
 )
 def test_deep_pictures_span_black_to_white(tmp_path, dtype, most):
     ramp = np.tile(np.linspace(0, most, 256), (64, 1)).astype(dtype)
-    small = pixels(Thumbnails().of(str(saved(Image.fromarray(ramp), tmp_path / "a.tiff"))))
+    small = pixels(Thumbnails(tmp_path).of(str(saved(Image.fromarray(ramp), tmp_path / "a.tiff"))))
     row = [small.getpixel((x, 16))[0] for x in range(0, 128, 16)]
     assert row == sorted(row)
     assert row[0] < 10
@@ -77,7 +77,7 @@ def test_deep_pictures_span_black_to_white(tmp_path, dtype, most):
 
 def test_a_deep_picture_of_one_shade_is_a_picture(tmp_path):
     flat = Image.fromarray(np.full((9, 9), 500, np.uint16))
-    assert Thumbnails().of(str(saved(flat, tmp_path / "a.png"))) is not None
+    assert Thumbnails(tmp_path).of(str(saved(flat, tmp_path / "a.png"))) is not None
 
 
 def test_what_is_clear_is_white(tmp_path):
@@ -91,7 +91,7 @@ def test_what_is_clear_is_white(tmp_path):
     grey = clear.convert("LA")
     images = [(clear, {}), (palette, {"transparency": 0}), (keyed, {"transparency": (0, 0, 0)}), (grey, {})]
     for number, (image, options) in enumerate(images):
-        small = pixels(Thumbnails().of(str(saved(image, tmp_path / f"{number}.png", **options))))
+        small = pixels(Thumbnails(tmp_path).of(str(saved(image, tmp_path / f"{number}.png", **options))))
         assert near(small.getpixel((5, 20)), WHITE)
         assert not near(small.getpixel((35, 20)), WHITE)
 
@@ -101,7 +101,7 @@ def test_a_picture_taken_sideways_is_shown_upright(tmp_path, suffix):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned a quarter to the right
     exif[0x010E] = "where I live"
-    small = pixels(Thumbnails().of(str(saved(halves(), tmp_path / f"a.{suffix}", exif=exif))))
+    small = pixels(Thumbnails(tmp_path).of(str(saved(halves(), tmp_path / f"a.{suffix}", exif=exif))))
     assert small.size == (85, 128)
     assert near(small.getpixel((40, 10)), RED)
     assert near(small.getpixel((40, 118)), BLUE)
@@ -111,18 +111,18 @@ def test_the_first_of_moving_pictures(tmp_path):
     frames = [Image.new("RGB", (30, 30), colour) for colour in (RED, BLUE)]
     for suffix in ("gif", "png", "webp"):
         path = saved(frames[0], tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
-        assert near(pixels(Thumbnails().of(str(path))).getpixel((15, 15)), RED)
+        assert near(pixels(Thumbnails(tmp_path).of(str(path))).getpixel((15, 15)), RED)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 3000), (3000, 1), (127, 129)])
 def test_any_shape_keeps_its_proportions(tmp_path, size):
-    small = pixels(Thumbnails().of(str(saved(Image.new("RGB", size, RED), tmp_path / "a.png"))))
+    small = pixels(Thumbnails(tmp_path).of(str(saved(Image.new("RGB", size, RED), tmp_path / "a.png"))))
     assert small.size == tuple(max(1, round(side * min(1, SIDE / max(size)))) for side in size)
 
 
 def test_a_large_jpeg_is_read_at_a_fraction_of_its_size(tmp_path):
     large = saved(Image.new("L", (9000, 6000), 200), tmp_path / "a.jpg")  # as a large camera's
-    assert pixels(Thumbnails().of(str(large))).size == (128, 85)
+    assert pixels(Thumbnails(tmp_path).of(str(large))).size == (128, 85)
 
 
 def png_of(width, height):
@@ -191,7 +191,7 @@ def test_any_damage_is_a_picture_or_none(tmp_path, suffix, data):
     for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=8)):
         content[place] = data.draw(st.integers(0, 255))
     path.write_bytes(content)
-    thumbnail = Thumbnails().of(str(path))
+    thumbnail = Thumbnails(tmp_path).of(str(path))
     assert thumbnail is None or max(pixels(thumbnail).size) <= SIDE
 
 
@@ -204,25 +204,72 @@ def test_names_are_paths_not_addresses(tmp_path, monkeypatch, name):
     saved(halves(), path)
     monkeypatch.chdir(path.parents[name.count("/")])
     for key, folder in (
-        (str(path), None),
-        (name, None),
         (name, tmp_path / "my pictures"),
         (str(path), tmp_path),
+        (str(path), tmp_path / "my pictures"),
     ):
         shown = written(tmp_path / "a.html", [answer(key)], folder)
         assert [image["alt"] for image in shown.images] == [key, key]
         assert shown.images[0]["src"].startswith("data:image/jpeg;base64,")
 
 
-def test_a_picture_in_the_folder_comes_before_one_from_here(tmp_path, monkeypatch):
-    (tmp_path / "there").mkdir()
-    saved(Image.new("RGB", (9, 9), RED), tmp_path / "a.png")
-    saved(Image.new("RGB", (9, 9), BLUE), tmp_path / "there" / "a.png")
-    saved(Image.new("RGB", (9, 9), RED), tmp_path / "b.png")
+def outside(tmp_path):
+    """A folder of pictures, one beside it, and every way from the first to the second."""
+    folder, secret = tmp_path / "pictures", tmp_path / "secret.png"
+    (folder / "inner").mkdir(parents=True)
+    (tmp_path / "pictures2").mkdir()
+    saved(halves(), secret)
+    saved(halves(), tmp_path / "pictures2" / "a.png")
+    saved(halves(), folder / "inner" / "a.png")
+    (folder / "link.png").symlink_to(secret)
+    (folder / "relative.png").symlink_to("../secret.png")
+    (folder / "twice.png").symlink_to("link.png")
+    (folder / "up").symlink_to(tmp_path)
+    keys = ["../secret.png", "inner/../../secret.png", "inner/../inner/a.png", str(secret), "link.png"]
+    keys += ["relative.png", "twice.png", "up/secret.png", "../pictures2/a.png", f"{folder}/../secret.png"]
+    keys += [
+        str(tmp_path / "pictures2" / "a.png"),
+        "/proc/self/root" + str(secret),
+        "up/pictures/../secret.png",
+    ]
+    return folder, keys
+
+
+def test_nothing_outside_the_folder_is_read(tmp_path, monkeypatch):
+    folder, keys = outside(tmp_path)
     monkeypatch.chdir(tmp_path)
-    thumbnails = Thumbnails(Path("there"))
-    assert near(pixels(thumbnails.of("a.png")).getpixel((4, 4)), BLUE)
-    assert near(pixels(thumbnails.of("b.png")).getpixel((4, 4)), RED)
+    for where in (folder, Path("pictures"), tmp_path / "pictures" / "inner" / ".."):
+        for key in keys:
+            assert Thumbnails(where).of(key) is None, key
+    assert Thumbnails(folder).of("inner/a.png") is not None
+
+
+def test_without_a_folder_no_picture_is_read(tmp_path, monkeypatch):
+    saved(halves(), tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    for key in ("a.png", str(tmp_path / "a.png")):
+        assert Thumbnails().of(key) is None
+
+
+def test_links_inside_the_folder_are_followed(tmp_path):
+    folder, _ = outside(tmp_path)
+    (folder / "same.png").symlink_to("inner/a.png")
+    (folder / "deep").symlink_to(folder / "inner")
+    (tmp_path / "way").symlink_to(folder)  # the folder itself may be a link
+    for where in (folder, tmp_path / "way"):
+        for key in ("same.png", "deep/a.png", str(tmp_path / "way" / "same.png")):
+            assert Thumbnails(where).of(key) is not None, key
+
+
+def test_a_link_put_there_after_the_look_is_not_followed(tmp_path):
+    folder, _ = outside(tmp_path)
+    root = os.path.realpath(folder)
+    for place in ("link.png", "relative.png", "up/secret.png"):
+        with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
+            _opened(root, place)
+    os.mkfifo(folder / "pipe.png")  # nor does a pipe make anyone wait
+    with pytest.raises(OSError, match="no plain file"):
+        _opened(root, "pipe.png")
 
 
 def note_of(folder, key):

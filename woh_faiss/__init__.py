@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .budget import set_max_memory
     from .chunks import Chunk, read_chunk
     from .config import WOHConfig
     from .errors import WOHError
@@ -27,9 +28,20 @@ _HOMES = {
     "WOHIndex": "index",
     "WordVectors": "vectors",
     "read_chunk": "chunks",
+    "set_max_memory": "budget",
 }
 
-__all__ = ["__version__", "Chunk", "WOH", "WOHConfig", "WOHError", "WOHIndex", "WordVectors", "read_chunk"]
+__all__ = [
+    "__version__",
+    "Chunk",
+    "WOH",
+    "WOHConfig",
+    "WOHError",
+    "WOHIndex",
+    "WordVectors",
+    "read_chunk",
+    "set_max_memory",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,13 +22,15 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from . import budget
+from .display import display_path, display_text
 from .errors import InputError
 
 #: A zip member that unpacks to more than both of these is a bomb, not data: deflate ends near 1032:1.
 BOMB_RATIO, BOMB_BYTES = 1000, 64 << 20
 # What zipfile, zlib and numpy raise for bytes that they did not expect; encryption is a RuntimeError.
 _DAMAGE = (
-    *(OSError, EOFError, ValueError, KeyError, MemoryError, OverflowError, RuntimeError, SyntaxError),
+    *(OSError, EOFError, ValueError, KeyError, OverflowError, RuntimeError, SyntaxError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
 
@@ -47,35 +49,29 @@ def read_arrays(
         The path, the archive or one of the arrays is missing, damaged, encrypted, pickled or not
         the size it claims.
     """
-    with _damage_is_input_error(shown(path)):
+    where = display_path(path)
+    with budget.reading(where), _damage_is_input_error(where):
         file = Path(os.fsdecode(path))
         if file.is_dir():
             return _read_folder(file, required, optional)
         if not file.is_file():
             what = "is not a regular file" if file.exists() else "does not exist"
-            raise InputError(f"{shown(file)} {what}; give an .npz file or a folder of .npy files")
+            raise InputError(f"{display_path(file)} {what}; give an .npz file or a folder of .npy files")
         with file.open("rb") as stream:
             start = stream.read(6)
         if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
             return _read_npz(file, required, optional)
         if start == npy.MAGIC_PREFIX:
-            return {required: read_npy(file, shown(file), mapped=True)}
+            return {required: read_npy(file, display_path(file), mapped=True)}
     raise InputError(
-        f"{shown(file)} is neither an .npz nor an .npy file (it starts with {start!r}); "
+        f"{display_path(file)} is neither an .npz nor an .npy file (it starts with {start!r}); "
         f"write it with np.savez(path, {required}=...)"
     )
 
 
-def shown(path: str | os.PathLike[str]) -> str:
-    """The path for a one-line message: quoted where it holds line ends or undecodable bytes."""
-    text = os.fsdecode(path)
-    return text if text.isprintable() else repr(text)
-
-
 def reason(error: Exception) -> str:
     """What a library said of bytes it did not expect, on one line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-    return text if text.isprintable() else ascii(text)
+    return display_text(" ".join(f"{type(error).__name__}: {error}".split())[:160])
 
 
 @contextmanager
@@ -92,6 +88,8 @@ def _damage_is_input_error(where: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except MemoryError as error:
+        raise budget.ran_out(where) from error
     except _DAMAGE as error:
         raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
 
@@ -104,9 +102,9 @@ def _require(required: str, found: list[str], where: str) -> None:
 
 def _read_folder(folder: Path, required: str, optional: Collection[str]) -> dict[str, NDArray[Any]]:
     found = [entry.stem for entry in folder.iterdir() if entry.suffix == ".npy" and entry.is_file()]
-    _require(required, found, shown(folder))
+    _require(required, found, display_path(folder))
     return {
-        key: read_npy(folder / f"{key}.npy", f"{shown(folder)}: key '{key}'", mapped=key == required)
+        key: read_npy(folder / f"{key}.npy", f"{display_path(folder)}: key '{key}'", mapped=key == required)
         for key in (required, *optional)
         if key in found
     }
@@ -125,12 +123,13 @@ def npy_of(stream: IO[bytes], where: str, *, mapped: bool) -> NDArray[Any]:
         stream.seek(0)
         shape, fortran, dtype = _check_header(stream, size, where)
         if not mapped or 0 in shape:  # an empty range cannot be mapped
+            budget.take(size, "the array")
             return _read_checked(stream)
         return np.memmap(stream, dtype, "r", stream.tell(), shape, "F" if fortran else "C")
 
 
 def _read_npz(file: Path, required: str, optional: Collection[str]) -> dict[str, NDArray[Any]]:
-    where = shown(file)
+    where = display_path(file)
     with file.open("rb") as stream:
         npz = Npz(stream, where, (required, *optional))
         _require(required, npz.names, where)
@@ -169,6 +168,7 @@ class Npz:
         wanted = [key for key in self._members if keys is None or key in keys]
         for key in wanted:
             _check_member(self._members[key], size, f"{where}: key '{key}'")
+        budget.take(sum(self._members[key].file_size for key in wanted), "its arrays")
         # Each may be honest by itself and all of them be the same bytes.
         if sum(self._members[key].compress_size for key in wanted) > size:
             raise InputError(f"{where} stores arrays in each other's place; write it again with np.savez")

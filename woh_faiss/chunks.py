@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import validate
-from .chunk_files import read_arrays, shown
-from .errors import InputError
+from . import budget, validate
+from .chunk_files import read_arrays
+from .display import display_path
+from .errors import InputError, MemoryBudgetError
 from .tag_lists import TagLists, tag_lists
 
 __all__ = ["Chunk", "TagLists", "gathered", "joined", "read_chunk"]
@@ -134,22 +135,22 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
         The file is missing or damaged, or an array in it is not as described; one line with the
         file, the key and, where it can, the row.
     """
-    arrays = read_arrays(path, "features", OPTIONAL)
-    try:
-        return Chunk.of(
-            arrays["features"],
-            stored_tags(arrays),
-            ids=arrays.get("ids"),
-            keys=arrays.get("keys"),
-            labels=arrays.get("labels"),
-            groups=arrays.get("groups"),
-        )
-    except InputError as error:
-        raise InputError(f"{shown(path)}: {error}") from error
-    except MemoryError as error:
-        raise InputError(
-            f"{shown(path)} needs more memory than there is; cut it into smaller chunks"
-        ) from error
+    where = display_path(path)
+    with budget.reading(where):
+        arrays = read_arrays(path, "features", OPTIONAL)
+        try:
+            return Chunk.of(
+                arrays["features"],
+                stored_tags(arrays),
+                ids=arrays.get("ids"),
+                keys=arrays.get("keys"),
+                labels=arrays.get("labels"),
+                groups=arrays.get("groups"),
+            )
+        except MemoryBudgetError:
+            raise
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
 
 
 def joined(chunks: Sequence[Chunk], names: Sequence[str] | None = None, *, own_names: bool = False) -> Chunk:
@@ -180,6 +181,7 @@ def joined(chunks: Sequence[Chunk], names: Sequence[str] | None = None, *, own_n
                     f"{name} of {where} have {a.shape[1]} columns, those of {names[0]} {arrays[0].shape[1]}; "
                     "give chunks of one data set, labels as 0/1 matrices"
                 )
+        budget.take(sum(a.nbytes for a in arrays), f"{name} of all chunks")
         return np.concatenate(arrays)
 
     tags = [chunk.tags for chunk in chunks if chunk.tags is not None]
@@ -249,6 +251,12 @@ def _item_keys(keys: Any, n: int) -> NDArray[np.str_]:
             raise InputError(
                 f"keys: {validate.short(text)} of row {row} was row {first[text]}'s already; keep one"
             )
+    return _as_array(texts, "keys")
+
+
+def _as_array(texts: list[str], name: str) -> NDArray[np.str_]:
+    """NumPy gives every text the room of the longest."""
+    budget.take(4 * len(texts) * max(map(len, texts), default=0), name)
     return np.array(texts, dtype=np.str_)
 
 
@@ -263,6 +271,7 @@ def _multi_hot(labels: ArrayLike, n: int) -> NDArray[np.bool_]:
     _same_length(n, labels=array)
     if (bad := np.flatnonzero((array < 0) | (array >= MOST_CLASSES))).size:
         raise InputError(f"labels: class {array[bad[0]]} of row {bad[0]}, expected 0 to {MOST_CLASSES - 1}")
+    budget.take(n * (int(array.max()) + 1), "labels")
     hot = np.zeros((n, int(array.max()) + 1), dtype=bool)
     hot[np.arange(n), array.astype(np.intp)] = True
     return hot
@@ -270,7 +279,7 @@ def _multi_hot(labels: ArrayLike, n: int) -> NDArray[np.bool_]:
 
 def _item_groups(groups: Any, n: int) -> NDArray[Any]:
     array = (
-        np.array(validate.texts(groups, "groups"), dtype=np.str_)
+        _as_array(validate.texts(groups, "groups"), "groups")
         if validate.holds_text(groups)
         else validate.plain(groups, "groups")
     )

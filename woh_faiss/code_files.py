@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import validate
-from .chunk_files import read_arrays, shown, write_npz
+from . import budget, validate
+from .chunk_files import read_arrays, write_npz
 from .chunks import OPTIONAL, Chunk, stored_tags
-from .errors import InputError, StoreError
+from .display import display_path
+from .errors import InputError, MemoryBudgetError, StoreError
 from .whole_files import whole
 
 
@@ -69,7 +70,7 @@ def write_codes(path: str | os.PathLike[str], chunk: Chunk, model: str) -> Path:
             write_npz(file, arrays)
     except OSError as error:
         raise StoreError(
-            f"cannot write {shown(final)}: {error.strerror or error}; give another path"
+            f"cannot write {display_path(final)}: {error.strerror or error}; give another path"
         ) from error
     return final
 
@@ -82,11 +83,18 @@ def read_codes(path: str | os.PathLike[str]) -> tuple[Chunk, str]:
     InputError
         The file is missing or damaged, or an array in it is not as described; one line with the file.
     """
+    with budget.reading(display_path(path)):
+        return _read_codes(path)
+
+
+def _read_codes(path: str | os.PathLike[str]) -> tuple[Chunk, str]:
     arrays = read_arrays(path, "codes", ("model", *OPTIONAL))
     try:
         if "model" not in arrays or arrays["model"].dtype.kind != "U" or arrays["model"].ndim:
             raise InputError("it does not say which hash function made its codes; write it with write_codes")
         chunk = checked(arrays["codes"], stored_tags(arrays), ids=arrays.get("ids"), keys=arrays.get("keys"))
+    except MemoryBudgetError:
+        raise
     except InputError as error:
-        raise InputError(f"{shown(path)}: {error}") from error
+        raise InputError(f"{display_path(path)}: {error}") from error
     return chunk, str(arrays["model"])

@@ -5,16 +5,15 @@ Every message is one line: what was given, what was expected, what to do.
 
 from __future__ import annotations
 
+from .display import display_text
+
 
 class WOHError(Exception):
     """Base class: the command line prints these as one line; anything else is a bug."""
 
     def __str__(self) -> str:
         """The message on one line: a path, a key or a library's words in it may hold anything."""
-        text = super().__str__()
-        if text.isprintable():
-            return text
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        return display_text(super().__str__())
 
 
 class ConfigError(WOHError, ValueError):
@@ -23,6 +22,10 @@ class ConfigError(WOHError, ValueError):
 
 class InputError(WOHError, ValueError):
     """An array, a chunk file, a tag list or a word-vector file cannot be used as it is."""
+
+
+class MemoryBudgetError(InputError):
+    """More memory would be made of a file than `set_max_memory` allows."""
 
 
 class NotFittedError(WOHError):

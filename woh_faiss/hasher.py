@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import chunk_files, codes, validate
+from .display import display_path
 from .errors import InputError, StoreError
 from .kernel import Kernel, Matrix
 from .rows import blocks
@@ -151,7 +152,7 @@ class Hasher:
                 chunk_files.write_npz(stream, arrays)
         except OSError as error:
             raise StoreError(
-                f"cannot write {chunk_files.shown(file)}: {error.strerror or error}; give another path"
+                f"cannot write {display_path(file)}: {error.strerror or error}; give another path"
             ) from error
 
     @classmethod
@@ -164,7 +165,7 @@ class Hasher:
             There is no such file, it is damaged, or no hash function, or one of a newer version.
         """
         arrays = chunk_files.read_arrays(path, "P", ["A", "mean", "width", "scale", "unit", "format"])
-        where = chunk_files.shown(path)
+        where = display_path(path)
         try:
             if (found := float(validate.stored(arrays, "format", 0))) != FORMAT:
                 raise InputError(f"its format is {found:g}, this version reads {FORMAT}")

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from . import budget
 from .chunks import Chunk
+from .display import display_path
 from .errors import InputError
 from .inputs import Columns, Inputs
 from .inputs.side import open_side
@@ -44,7 +46,8 @@ def open_faiss(
         raise InputError(
             f"{where} has vectors but no tags, and nothing is learned without: give a file with --tags"
         )
-    side = open_side(Path(os.fsdecode(tags)), columns or Columns())
+    with budget.reading(display_path(tags)):
+        side = open_side(Path(os.fsdecode(tags)), columns or Columns())
     n, d = found.vectors.shape
     if side.n != n:
         raise InputError(
@@ -53,7 +56,10 @@ def open_faiss(
 
     def read(size: int | None) -> Iterator[Chunk]:
         step = size or n
-        for start, known in zip(range(0, n, step), side.read(step), strict=True):
+        tags = side.read(step)
+        for start in range(0, n, step):
+            with budget.reading(side.where):
+                known = next(tags)
             stop = min(start + step, n)
             if found.ids is not None:
                 ids: Any = np.asarray(found.ids[start:stop])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import validate
+from . import budget, validate
 from .errors import InputError
 
 #: More columns than this need written names.
@@ -76,7 +76,9 @@ class TagLists:
                     f"tags of row {row} are {validate.short(tags)}, expected a list of str; [] for none"
                 )
             tidy = (tag.strip() for tag in validate.texts(tags, f"tags of row {row}", "entry"))
+            known = len(columns)
             indices += [columns.setdefault(tag, len(columns)) for tag in dict.fromkeys(tidy) if tag]
+            budget.take(48 * (len(indices) - indptr[-1]) + 200 * (len(columns) - known), "tags")
             indptr.append(len(indices))
         return cls(tuple(columns), np.array(indptr, np.int64), np.array(indices, np.int64))
 
@@ -91,10 +93,7 @@ class TagLists:
         InputError
             Not 1-D text, or text that is not UTF-8 (the message names the row).
         """
-        return cls.from_lists(
-            text.split(";") if ";" in text else text.split()
-            for text in validate.texts(strings, "tags", "row")
-        )
+        return cls.from_lists(map(_split, validate.texts(strings, "tags", "row")))
 
     @classmethod
     def from_dense(cls, matrix: ArrayLike, names: ArrayLike | None = None) -> TagLists:
@@ -106,6 +105,7 @@ class TagLists:
             Another shape, another value (the message names the row), or `names` are not c different tags.
         """
         marks = validate.zero_one(matrix, "tags", f"expected {_FORMS}")
+        budget.take(32 * int(np.count_nonzero(marks)), "tags")
         rows, columns = np.nonzero(marks)
         counts = np.bincount(rows, minlength=len(marks))
         indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
@@ -128,6 +128,7 @@ class TagLists:
             The parts do not fit each other, an entry is neither 0 nor 1 or is given twice, or
             `names` are not c different tags.
         """
+        budget.take(100 * np.size(indices) + 32 * np.size(indptr), "tags")
         n, c = validate.whole(shape, "tags_shape", 2).tolist()
         if n < 0 or c < 0:
             raise InputError(f"tags_shape is ({n}, {c}), expected numbers of items and of tags, 0 or more")
@@ -164,6 +165,13 @@ class TagLists:
         kept = values != 0
         ends = np.concatenate(([0], np.cumsum(np.bincount(rows[kept], minlength=n))))
         return cls(named, ends.astype(np.int64), columns[kept])
+
+
+def _split(text: str) -> list[str]:
+    parted = text.count(";")
+    if len(text) > 1 << 20:  # one item's alone
+        budget.take(validate.TEXT * (parted or len(text) // 2), "tags of an item")
+    return text.split(";") if parted else text.split()
 
 
 def tag_lists(tags: Any) -> TagLists:

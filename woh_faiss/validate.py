@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import budget
 from .errors import InputError
 
 #: Rows checked at a time, so that a memory-mapped array is never read whole.
 BLOCK = 8192
+#: Bytes that Python takes for a text besides its letters, and for a place in a list.
+TEXT = 64
 
 
 def features(X: ArrayLike, d: int | None = None, name: str = "features") -> NDArray[Any]:
@@ -191,6 +194,7 @@ def texts(values: Any, name: str, place: str = "row") -> list[str]:
             codes = np.ascontiguousarray(values).view(values.dtype.byteorder + "u4").reshape(len(values), -1)
             if (bad := np.flatnonzero((codes > 0x10FFFF).any(axis=1))).size:
                 raise InputError(f"{name}: {place} {bad[0]} is not Unicode text; the array is damaged")
+        budget.take(values.nbytes + TEXT * len(values), name)
         values = values.tolist()
     texts = []
     for row, value in enumerate(values):
@@ -216,6 +220,7 @@ def zero_one(matrix: ArrayLike, name: str, expected: str) -> NDArray[np.bool_]:
     M = plain(matrix, name)
     if M.ndim != 2 or M.dtype.kind not in "fiub":
         raise InputError(f"{name} have shape {M.shape} and dtype {M.dtype}, {expected}")
+    budget.take(3 * M.size, name)
     ones: NDArray[np.bool_] = M == 1
     if not (good := ones | (M == 0)).all():
         row, column = np.argwhere(~good)[0]

@@ -1,7 +1,7 @@
-"""Files of word vectors in the formats people have, told apart here and read by gensim.
+"""Files of word vectors in the formats people have, told apart here and read by gensim; a cache of our own.
 
 A file is known by its content, never by its name: gensim goes by the extension and by what the caller
-says, and loads garbage without a word when either is wrong.
+says, and loads garbage without a word when either is wrong. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -11,28 +11,41 @@ import io
 import re
 import tempfile
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import validate
+from . import budget, validate
+from .chunk_files import Npz, write_npz
 from .errors import InputError
-from .saved_vectors import read_saved
 
 _EXPECTED = (
     "expected word2vec text or binary, GloVe or fastText .vec text (each may be gzipped), "
-    "or a KeyedVectors saved by gensim"
+    "or what WordVectors.save wrote"
 )
+#: The arrays of a file that `write` made: UTF-8 of all words, where each begins and ends among the characters
+#: (bytes would have to be decoded word by word), a row a word.
+_ARRAYS = ("words", "offsets", "vectors")
+_ARCHIVE = "an archive (.zip or .7z); unpack it and give the file inside"
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _REFUSED = {
-    rb"PK\x03\x04|PK\x05\x06|7z\xbc\xaf\x27": "an archive (.zip or .7z); unpack it and give the file inside",
+    # Of protocol 2 and later; of the two before, what gensim's save() and numpy begin with.
+    rb"\x80[\x02-\x05]|c(?:copy_?re|gensim|numpy)": (
+        "a pickle, such as gensim's save() writes, and no pickle is read; convert it with gensim: "
+        'KeyedVectors.load("x.kv").save_word2vec_format("x.bin", binary=True)'
+    ),
+    rb"7z\xbc\xaf\x27": _ARCHIVE,
     rb"BZh[1-9]1AY|\xfd7zXZ\x00|\x28\xb5\x2f\xfd": "compressed (bzip2, xz or zstd); unpack it, or use gzip",
     re.escape((793712314).to_bytes(4, "little")): "a fastText model; give the .vec text that lies beside it",
     rb"\xef\xbb\xbf": "text with a byte order mark; save it as UTF-8 without one",
 }
 #: Longest line or word: far beyond any real one, and what is read to tell a format.
 _SAMPLE = 1 << 20
+#: Bytes that Python and gensim take for a word besides its vector.
+_WORD = 400
 #: Text and float32 pack 2 to 3 times; what unpacks to more than both of these is a bomb, not vectors.
 _BOMB_RATIO, _BOMB_BYTES = 100, 64 << 20
 
@@ -54,13 +67,51 @@ def read(path: Path, limit: int | None, unicode_errors: str) -> tuple[dict[str, 
     for magic, what in _REFUSED.items():
         if re.match(magic, head):
             raise InputError(f"it is {what}")
-    if re.match(rb"\x80[\x02-\x05]", head):
+    if head.startswith(_ZIP):
         if zipped:
-            raise InputError("it is a gzipped pickle; unpack it first")
-        return read_saved(path, limit)
+            raise InputError("it is a gzipped archive; unpack it first")
+        return _read_saved(path, limit)
     with _stream(path, zipped) as stream:
         layout = _inspect(stream, limit, unicode_errors)
     return _read_with_gensim(path, zipped, layout, unicode_errors)
+
+
+def write(file: IO[bytes], index: dict[str, int], vectors: NDArray[Any]) -> None:
+    """Words and their vectors as an .npz that `read` knows: equal vectors are equal bytes."""
+    arrays: dict[str, NDArray[Any]] = {
+        "words": np.frombuffer("".join(index).encode(), np.uint8),
+        "offsets": np.cumsum([0, *map(len, index)], dtype=np.int64),
+        "vectors": np.asarray(vectors[list(index.values())], np.float32),
+    }
+    write_npz(file, arrays)
+
+
+def _read_saved(path: Path, limit: int | None) -> tuple[dict[str, int], NDArray[np.float32]]:
+    with path.open("rb") as file:
+        npz = Npz(file, "the archive", _ARRAYS)
+        if not set(_ARRAYS) <= set(npz.names):
+            raise InputError(f"it is {_ARCHIVE}")
+        blob, offsets, vectors = (npz.read(name) for name in _ARRAYS)
+    n = len(vectors) if vectors.ndim == 2 else 0
+    if not n or vectors.shape[1] == 0 or vectors.dtype != np.float32:
+        raise InputError(
+            f"its vectors are {vectors.dtype} of shape {vectors.shape}, expected float32, a row a word; "
+            "save it again"
+        )
+    if blob.ndim != 1 or blob.dtype != np.uint8 or offsets.shape != (n + 1,) or offsets.dtype != np.int64:
+        raise InputError(f"its words are not those of its {n} vectors; save it again")
+    budget.take(3 * len(blob) + n * _WORD, "its words")
+    try:
+        text = blob.tobytes().decode()
+    except UnicodeDecodeError:
+        raise InputError("its words are not UTF-8; save it again") from None
+    if offsets[0] != 0 or offsets[-1] != len(text) or (offsets[1:] < offsets[:-1]).any():
+        raise InputError("the ends of its words are not in order; save it again")
+    stop = n if limit is None else min(n, limit)
+    index = {text[start:end]: at for at, (start, end) in enumerate(pairwise(offsets[: stop + 1].tolist()))}
+    if len(index) != stop:
+        raise InputError("it has a word twice; save it again")
+    return index, vectors[:stop]
 
 
 def _stream(path: Path, zipped: bool) -> IO[bytes]:
@@ -201,6 +252,7 @@ def _read_with_gensim(
 ) -> tuple[dict[str, int], NDArray[np.float32]]:
     from gensim.models import KeyedVectors
 
+    budget.take(layout.words * (4 * layout.f + _WORD), "its words")
     problem = ""
     # gensim unpacks by extension: give it a link whose extension is the content's.
     with tempfile.TemporaryDirectory(prefix="woh-faiss-") as folder, warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """Every call inside COMMIT, or inside settling, x every kind of reader x every kind of next writer.
 
 Run under the shim (`faults.preloaded`). argv: a folder, "commit" or "settling", an operation, and
-"all" or how many combinations. Prints a JSON line for each that is not as promised, and one of counts at the end.
+"all" or how many combinations. Prints a JSON line for each that is not as promised, then one of counts.
 By hand: `python tests/helpers/faults.py FOLDER commit add all`.
 """
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from woh_faiss.baselines import METHODS
+from woh_faiss.display import display_text
 from woh_faiss.errors import InputError
 from woh_faiss.version import __version__
 
@@ -52,7 +53,7 @@ def write(
             figure.savefig(text, format="svg", metadata={"Date": None})
             svg = text.getvalue()
             (folder / f"{name}.svg").write_text(svg, "utf-8")
-            parts.append(f"<h2>{html.escape(caption)}</h2>\n{svg[svg.index('<svg') :]}")
+            parts.append(f"<h2>{_text(caption)}</h2>\n{svg[svg.index('<svg') :]}")
         page = folder / "report.html"
         page.write_text(_page(records, title, command, parts, numbers or {}), "utf-8")
     except OSError as error:
@@ -72,14 +73,14 @@ def _page(records: Sequence[Record], title: str, command: str, figures_: list[st
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
         "style-src 'unsafe-inline'; img-src data:\">",
-        f"<title>{html.escape(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>",
-        f"<h1>{html.escape(title)}</h1>\n<p>{html.escape(about)}</p>\n<pre>{html.escape(command)}</pre>",
+        f"<title>{_text(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>",
+        f"<h1>{_text(title)}</h1>\n<p>{_text(about)}</p>\n<pre>{_text(command)}</pre>",
         "<h2>MAP at the last round</h2>",
         table(records, _map, best=True),
         '<p class="dim">Mean ± standard deviation over splits; the best of a column is bold. "learned": the '
         'database is ranked by codes as they were learned with their tags; "encoded": by codes of the newest '
         "function. Such numbers do not compare without that in mind.</p>",
-        *(f'<p class="dim">{html.escape(note)}</p>' for note in _notes(records)),
+        *(f'<p class="dim">{_text(note)}</p>' for note in _notes(records)),
         *_compared(records, numbers),
         "<h2>Precision of the first ten hits</h2>",
         table(records, _at_10, best=True),
@@ -118,7 +119,11 @@ def table(records: Sequence[Record], of: Any, best: bool = False, markup: bool =
     if not markup:
         lines = [head, ["---"] * len(head), *body]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return _html(head, [[html.escape(line[0]), *line[1:]] for line in body])
+    return _html(head, [[_text(line[0]), *line[1:]] for line in body])
+
+
+def _text(value: str) -> str:
+    return html.escape(display_text(value))
 
 
 def _html(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from numpy.lib import format as npy
 
-from woh_faiss.chunk_files import Npz, npy_of, shown
+from woh_faiss import budget
+from woh_faiss.chunk_files import Npz, npy_of
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.validate import listed
 
@@ -32,7 +34,7 @@ def open_mat(path: str | os.PathLike[str]) -> Mat:
     start = _start(file)
     if start.startswith(b"\x89HDF"):
         raise InputError(
-            f"{shown(file)} is HDF5 but not MATLAB's, so which way its matrices lie is not known; "
+            f"{display_path(file)} is HDF5 but not MATLAB's, so which way its matrices lie is not known; "
             "save them as .npy"
         )
     return Mat73(file) if start.startswith(b"MATLAB 7.3") else Mat5(file)
@@ -51,20 +53,24 @@ def open_rows(path: str | os.PathLike[str], variable: str | None = None) -> Rows
     InputError
         The file is missing or damaged, or which matrix is meant is not clear: the message lists them.
     """
-    file = Path(os.fsdecode(path))
+    with budget.reading(display_path(path)):
+        return _rows_of(Path(os.fsdecode(path)), variable)
+
+
+def _rows_of(file: Path, variable: str | None) -> Rows:
     start = _start(file)
     if start.startswith(npy.MAGIC_PREFIX):
-        with read_errors(shown(file)), file.open("rb") as stream:
-            return full_matrix(npy_of(stream, shown(file), mapped=True), shown(file))
+        with read_errors(display_path(file)), file.open("rb") as stream:
+            return full_matrix(npy_of(stream, display_path(file), mapped=True), display_path(file))
     if start.startswith(b"PK"):
-        with read_errors(shown(file)), file.open("rb") as stream:
+        with read_errors(display_path(file)), file.open("rb") as stream:
             key = "features" if variable is None else variable
-            npz = Npz(stream, shown(file), [key])
+            npz = Npz(stream, display_path(file), [key])
             if key not in npz.names:
                 raise InputError(
-                    f"{shown(file)} has no key {key!r}; it holds {listed(sorted(npz.names), 12)}"
+                    f"{display_path(file)} has no key {key!r}; it holds {listed(sorted(npz.names), 12)}"
                 )
-            return full_matrix(npz.read(key), f"{shown(file)}: key {key!r}")
+            return full_matrix(npz.read(key), f"{display_path(file)}: key {key!r}")
     mat = open_mat(file)
     if variable is None:
         matrices = [name for name, kind in mat.variables.items() if kind.split()[-1] in NUMBERS]
@@ -75,9 +81,9 @@ def open_rows(path: str | os.PathLike[str], variable: str | None = None) -> Rows
 
 
 def _start(file: Path) -> bytes:
-    with read_errors(shown(file)):
+    with read_errors(display_path(file)):
         if not file.is_file():
             what = "is not a regular file" if file.exists() else "does not exist"
-            raise InputError(f"{shown(file)} {what}; give an .npy, .npz or .mat file")
+            raise InputError(f"{display_path(file)} {what}; give an .npy, .npz or .mat file")
         with file.open("rb") as stream:
             return stream.read(128)

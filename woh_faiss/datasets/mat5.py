@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.chunk_files import shown
+from woh_faiss import budget
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
+from woh_faiss.validate import TEXT
 
-from .matlab import Rows, full_matrix, kind_of, no_bomb, not_there, read_errors, sparse_of
+from .matlab import Rows, full_matrix, kind_of, no_bomb, not_there, read_errors, sparse_of, text_array
 
 #: Types of elements that are numbers; texts of UTF-8, -16 and -32 are their code units.
 _TYPES = {
@@ -101,7 +103,7 @@ class Mat5:
     """A file of version 5 to 7.2. A variable is read whole."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self.where = file, shown(file)
+        self._file, self.where = file, display_path(file)
         with read_errors(self.where):
             found = self._scan()
         if twice := [name for name, count in Counter(name for name, _ in found).items() if count > 1]:
@@ -115,6 +117,7 @@ class Mat5:
             raise not_there(self, name)
         here, place = f"{self.where}: variable {name!r}", self._places[name]
         with read_errors(here):
+            budget.take(place.size, "a variable")
             with self._file.open("rb") as stream:
                 stream.seek(place.start)
                 data = stream.read(place.size)
@@ -159,7 +162,8 @@ class Mat5:
         if kind == "cell":
             if count > len(data):  # the least cell has a tag of its own
                 raise ValueError(f"{count} cells in {len(data)} bytes")
-            return np.array([self._cell(elements.next()) for _ in range(count)], dtype=np.str_)
+            budget.take(TEXT * count, "cells of text")
+            return text_array([self._cell(elements.next()) for _ in range(count)])
         if flags & _COMPLEX:
             raise ValueError("complex numbers, where real ones were expected")
         if kind == "sparse":
@@ -172,6 +176,7 @@ class Mat5:
         numbers = elements.numbers()[1]
         if len(numbers) != count:
             raise ValueError(f"{len(numbers)} numbers for shape {shape}")
+        budget.take(16 * count, "a matrix")
         dtype = "bool" if flags & _LOGICAL else _DTYPES[kind]
         return numbers.reshape(shape, order="F").astype(dtype, copy=False)
 
@@ -199,6 +204,7 @@ def _inflated(data: bytes, order: str, here: str) -> bytes:
     if kind != _MATRIX:
         raise ValueError(f"a deflated element of type {kind}")
     no_bomb(here, size, len(data))
+    budget.take(2 * size, "a variable")
     whole = inflate.decompress(inflate.unconsumed_tail, size) if size else b""
     if len(whole) < size or inflate.decompress(inflate.unconsumed_tail, 1) or not inflate.eof:
         raise ValueError(f"{size} bytes were deflated, {len(whole)} come out")

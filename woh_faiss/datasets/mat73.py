@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.chunk_files import shown
+from woh_faiss import budget
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 
-from .matlab import Rows, kind_of, no_bomb, not_there, read_errors, sparse_of
+from .matlab import Rows, kind_of, no_bomb, not_there, read_errors, sparse_of, text_array
 
 
 class Mat73:
@@ -26,10 +27,10 @@ class Mat73:
             import h5py
         except ImportError:
             raise InputError(
-                f"{shown(file)} is a .mat file of version 7.3, which h5py reads: install woh-faiss[mat], or "
-                "save it with -v7"
+                f"{display_path(file)} is a .mat file of version 7.3, which h5py reads: install "
+                "woh-faiss[mat], or save it with -v7"
             ) from None
-        self._path, self._h5py, self.where = file, h5py, shown(file)
+        self._path, self._h5py, self.where = file, h5py, display_path(file)
         with self._opened(self.where) as root:
             # Links may lead to other files, which nobody named; #refs# are the cells of others.
             own = [n for n in root if isinstance(root.get(n, getlink=True), h5py.HardLink) and n[0] != "#"]
@@ -46,7 +47,7 @@ class Mat73:
                 return _sparse73(node, here)
             if self.variables[name].endswith(" cell"):
                 refs = np.ravel(_whole(node, here))
-                return np.array([_text73(root[ref], here) for ref in refs], dtype=np.str_)
+                return text_array([_text73(root[ref], here) for ref in refs])
             return _whole(node, here).T
 
     def rows(self, name: str) -> Rows:
@@ -66,6 +67,8 @@ class Mat73:
     def slice(self, name: str, rows: slice) -> NDArray[Any]:
         """Rows of a matrix that `rows` has checked."""
         with self._opened(f"{self.where}: variable {name!r}") as root:
+            start, stop, _ = rows.indices(root[name].shape[1])
+            budget.take(2 * (stop - start) * root[name].shape[0] * root[name].dtype.itemsize, "rows")
             return np.ascontiguousarray(root[name][:, rows].T)
 
     @contextmanager
@@ -109,6 +112,7 @@ def _text73(node: Any, here: str) -> str:
 
 def _whole(node: Any, here: str) -> NDArray[Any]:
     checked_storage(node, here)
+    budget.take(math.prod(node.shape) * node.dtype.itemsize, "a variable")
     return np.asarray(node[()])
 
 
@@ -116,4 +120,6 @@ def checked_storage(node: Any, here: str) -> None:
     """InputError for data that lie in other files, or that claim far more than is stored."""
     if node.external is not None or node.is_virtual:
         raise InputError(f"{here} lies in other files; save it whole")
+    if node.chunks is not None:  # HDF5 unpacks a chunk at a time, whole
+        budget.take(math.prod(node.chunks) * node.dtype.itemsize, "a chunk of HDF5")
     no_bomb(here, math.prod(node.shape) * node.dtype.itemsize, node.id.get_storage_size())

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import validate
+from woh_faiss import budget, validate
 from woh_faiss.chunks import MOST_CLASSES, Chunk, joined
-from woh_faiss.errors import InputError
+from woh_faiss.errors import InputError, MemoryBudgetError
 from woh_faiss.tag_lists import TagLists, tag_lists
 
 from .mat import open_mat
@@ -78,7 +78,18 @@ def read_mat(
         The file is missing or damaged, the variables are not there or not clear (the message lists
         those that are), or they do not fit each other.
     """
-    mat = open_mat(path)
+    with budget.reading(os.fsdecode(path)):
+        return _part(open_mat(path), part, features, tags, labels, tag_names)
+
+
+def _part(
+    mat: Mat,
+    part: str | None,
+    features: str | None,
+    tags: str | None,
+    labels: str | None,
+    tag_names: str | Sequence[str] | None,
+) -> Chunk:
     if features is None:
         if tags is not None or labels is not None:
             raise InputError(f"features is not given, but tags or labels are; {mat.where} holds {told(mat)}")
@@ -94,7 +105,7 @@ def read_mat(
         marks = None if names.labels is None else _labels(mat, names.labels, n)
         return Chunk.of(X if isinstance(X, np.ndarray) else X[0:n], lists, labels=marks)
     except InputError as error:
-        if str(error).startswith(mat.where):
+        if str(error).startswith(mat.where) or isinstance(error, MemoryBudgetError):
             raise
         used = ", ".join(name for name in names if name is not None)
         raise InputError(f"{mat.where} ({used}): {error}") from error
@@ -179,6 +190,7 @@ def _labels(mat: Mat, name: str, n: int) -> NDArray[Any]:
             raise InputError(
                 f"labels have shape {L.shape}, expected {n} rows of at most {MOST_CLASSES} classes"
             )
+        budget.take(8 * L.shape[0] * L.shape[1], "labels")
         L = L.toarray()
     L = np.asarray(L)
     if L.ndim == 2 and 1 in L.shape and L.size == n and L.dtype.kind in "fiu" and L.size and L.max() > 1:

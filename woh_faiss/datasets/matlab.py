@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from woh_faiss import budget
 from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO, reason
 from woh_faiss.errors import InputError
 from woh_faiss.validate import listed
@@ -56,6 +57,8 @@ def read_errors(where: str) -> Iterator[None]:
             yield
     except InputError:
         raise
+    except MemoryError as error:
+        raise budget.ran_out(where) from error
     except Exception as error:  # SciPy and h5py raise nearly anything for bytes they did not expect
         raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
 
@@ -91,6 +94,7 @@ def sparse_of(values: NDArray[Any], ir: NDArray[Any], jc: NDArray[Any], shape: t
     from scipy.sparse import csc_matrix
 
     n, c = shape
+    budget.take(60 * len(ir) + 16 * len(jc), "a sparse matrix")  # as columns, then as rows
     ends, rows = jc.astype(np.int64), ir.astype(np.int64)
     if len(ends) != c + 1 or ends[0] != 0 or (np.diff(ends) < 0).any():
         raise ValueError(f"column ends of a sparse matrix of shape {shape} are not in order")
@@ -99,3 +103,9 @@ def sparse_of(values: NDArray[Any], ir: NDArray[Any], jc: NDArray[Any], shape: t
     if len(rows) != nnz or len(values) != nnz or (nnz and not 0 <= rows.min() <= rows.max() < n):
         raise ValueError(f"entries of a sparse matrix of shape {shape} are cut short or lie outside it")
     return csc_matrix((values.astype(np.float64), rows, ends), shape=(n, c))
+
+
+def text_array(texts: list[str]) -> NDArray[np.str_]:
+    """Texts of cells; NumPy gives each the room of the longest."""
+    budget.take(4 * len(texts) * max(map(len, texts), default=0), "cells of text")
+    return np.array(texts, dtype=np.str_)

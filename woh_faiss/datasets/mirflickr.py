@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import validate
-from woh_faiss.chunk_files import shown
 from woh_faiss.chunks import Chunk
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.tag_lists import TagLists
 
@@ -103,20 +103,22 @@ def mirflickr(
     rows = open_rows(features, variable)
     if rows.shape[0] != n:
         raise InputError(
-            f"{shown(features)} has {rows.shape[0]} rows, expected {n}, one an image in the order of their "
-            "numbers"
+            f"{display_path(features)} has {rows.shape[0]} rows, expected {n}, one an image in the "
+            "order of their numbers"
         )
     matrix: NDArray[Any] = rows if isinstance(rows, np.ndarray) else rows[0:n]
     numbers = np.arange(1, n + 1)
     try:
         return Chunk.of(matrix, tags, ids=numbers, keys=[f"im{i}.jpg" for i in numbers], labels=marks)
     except InputError as error:
-        raise InputError(f"{shown(features)}: {error}") from error
+        raise InputError(f"{display_path(features)}: {error}") from error
 
 
 def _tags(folder: Path, encoding: str) -> TagLists:
     if not folder.is_dir():
-        raise InputError(f"{shown(folder)} is no folder, expected one of files tags1.txt, tags2.txt, ...")
+        raise InputError(
+            f"{display_path(folder)} is no folder, expected one of files tags1.txt, tags2.txt, ..."
+        )
     found = {int(m[1]) for entry in folder.iterdir() if (m := _TAGS.fullmatch(entry.name))}
     for number in range(1, max(found, default=1) + 1):
         if number not in found:

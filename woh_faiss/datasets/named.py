@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from woh_faiss import budget
 from woh_faiss.chunks import Chunk, joined, read_chunk
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 
 from .mat_chunks import own_split, parts_of, read_mat
@@ -46,7 +48,8 @@ def with_split(name: str, places: Sequence[str | Path]) -> tuple[Chunk, int]:
     A .mat file without a PART brings one if it has both a train and a test part.
     """
     if name == "mat" and len(places) == 1 and {"train", "test"} <= parts_of(places[0]):
-        return own_split(places[0])
+        with budget.reading(display_path(places[0])):
+            return own_split(places[0])
     return load(name, places), 0
 
 
@@ -63,4 +66,5 @@ def load(name: str, places: Sequence[str | Path]) -> Chunk:
     read, wanted, least, most = SETS[name]
     if not least <= len(places) <= most:
         raise InputError(f"{len(places)} arguments were given for {name}, expected {wanted}")
-    return read(*map(str, places))
+    with budget.reading(", ".join(map(display_path, places))):
+        return read(*map(str, places))

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import validate
-from woh_faiss.chunk_files import shown
 from woh_faiss.chunks import Chunk
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 
 from .cutting import cut, usual_tags
@@ -180,8 +180,8 @@ class NusWide:
             not np.array_equal(a[1], b[1]) for files in found for a, b in zip(files, found[0], strict=True)
         ):
             raise InputError(
-                f"{shown(found[0][0][0].parent)}: some kinds have a file of all images, others one a part; "
-                "keep one form"
+                f"{display_path(found[0][0][0].parent)}: some kinds have a file of all images, others "
+                "one a part; keep one form"
             )
         segments = [([files[i][0] for files in found], places) for i, (_, places) in enumerate(found[0])]
         return lambda: _side_by_side(segments)
@@ -198,7 +198,9 @@ class NusWide:
             counts = " or ".join(
                 f"{len(self._images.places(p))} (part '{p}')" for p in dict.fromkeys(("all", part))
             )
-            raise InputError(f"{shown(features)} has {rows.shape[0]} rows, expected {counts}, one an image")
+            raise InputError(
+                f"{display_path(features)} has {rows.shape[0]} rows, expected {counts}, one an image"
+            )
         starts = range(0, len(chosen), BLOCK)
         return lambda: ((chosen[a : a + BLOCK], rows[a : a + BLOCK]) for a in starts)
 

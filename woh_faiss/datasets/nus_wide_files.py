@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import validate
-from woh_faiss.chunk_files import shown
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.tag_lists import TagLists
 
@@ -56,7 +56,8 @@ class Images:
             file, names = self._read(f"{PARTS[part]}ImageList.txt")
             if unknown := [name for name in names if name not in self._place]:
                 raise InputError(
-                    f"{shown(file)} has {validate.short(unknown[0])}, which {shown(self._list)} lacks"
+                    f"{display_path(file)} has {validate.short(unknown[0])}, which "
+                    f"{display_path(self._list)} lacks"
                 )
             self._places[part] = np.array([self._place[name] for name in names], np.int64)
         return self._places[part]
@@ -79,7 +80,7 @@ class Images:
             SET.find(self.root, *places, *own["train"])
         if not np.array_equal(np.sort(np.concatenate([self.places(p) for p in PARTS])), self.places("all")):
             raise InputError(
-                f"{shown(self._list)} is not the train and the test list together; copy them again"
+                f"{display_path(self._list)} is not the train and the test list together; copy them again"
             )
         return [(SET.find(self.root, *own[p]), self.places(p)) for p in PARTS]
 
@@ -87,10 +88,10 @@ class Images:
         file = SET.find(self.root, f"ImageList/{name}", name)
         names = [line.replace("\\", "/") for line in lines(file, "latin-1") if line]
         if not names:
-            raise InputError(f"{shown(file)} is empty, expected a path a line")
+            raise InputError(f"{display_path(file)} is empty, expected a path a line")
         if len(set(names)) != len(names):
             twice = Counter(names).most_common(1)[0][0]
-            raise InputError(f"{shown(file)} has {validate.short(twice)} twice; copy it again")
+            raise InputError(f"{display_path(file)} has {validate.short(twice)} twice; copy it again")
         return file, names
 
 
@@ -115,7 +116,7 @@ def concept_labels(
         names = list(concepts)
         if bad := [name for name in names if name not in known]:
             raise InputError(
-                f"concept {validate.short(bad[0])} has no file in {shown(folder)}, "
+                f"concept {validate.short(bad[0])} has no file in {display_path(folder)}, "
                 f"which has {validate.listed(known)}"
             )
         if not names or len(set(names)) != len(names):
@@ -123,7 +124,7 @@ def concept_labels(
     else:
         names = known
         if validate.neighbours(concepts, "concepts") > len(known):
-            raise InputError(f"concepts is {concepts}, but {shown(folder)} has {len(known)}")
+            raise InputError(f"concepts is {concepts}, but {display_path(folder)} has {len(known)}")
     marks = np.zeros((len(images), len(names)), bool)
     for column, name in enumerate(names):
         for file, places in images.files(
@@ -152,7 +153,9 @@ def typed_tags(images: Images, encoding: str) -> TagLists:
         for name in images.names:
             found = _PHOTO.search(name)
             if found is None or found[1] not in typed:
-                raise InputError(f"{shown(file)} has no line for image {validate.short(name)}; copy it again")
+                raise InputError(
+                    f"{display_path(file)} has no line for image {validate.short(name)}; copy it again"
+                )
             yield typed[found[1]]
 
     return TagLists.from_lists(of_images())
@@ -169,7 +172,7 @@ def usual_1k_tags(images: Images, part: str, encoding: str) -> TagLists:
             try:
                 tags = TagLists.from_dense(block, names)
             except InputError as error:
-                raise InputError(f"{shown(matrix)}, rows from {start + 1} on: {error}") from error
+                raise InputError(f"{display_path(matrix)}, rows from {start + 1} on: {error}") from error
             rows = np.repeat(places[start : start + len(block)], np.diff(tags.indptr))
             cells.append(rows * len(names) + tags.indices)
             start += len(block)

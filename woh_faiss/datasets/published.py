@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import validate
-from woh_faiss.chunk_files import shown
+from woh_faiss import budget, validate
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 
 
@@ -41,7 +41,7 @@ class Published:
         """
         folder = Path(os.fsdecode(root))
         if (found := self.find_any(folder, *places)) is None:
-            looked = " or ".join(places) + f" in {shown(folder)}"
+            looked = " or ".join(places) + f" in {display_path(folder)}"
             raise InputError(
                 f"{self.name}: {Path(places[0]).name} is missing; looked for {looked}; "
                 f"the set can be had from {self.page}"
@@ -54,12 +54,12 @@ class Published:
         try:
             if not folder.is_dir():
                 raise InputError(
-                    f"{self.name}: {shown(folder)} is no folder; give the one that the set, to be had from "
-                    f"{self.page}, was unpacked in"
+                    f"{self.name}: {display_path(folder)} is no folder; give the one that the set, to "
+                    f"be had from {self.page}, was unpacked in"
                 )
             return next((found for place in places if (found := _below(folder, place)) is not None), None)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            raise InputError(f"{self.name}: {shown(folder)} cannot be read ({error})") from error
+            raise InputError(f"{self.name}: {display_path(folder)} cannot be read ({error})") from error
 
 
 def _below(folder: Path, place: str) -> Path | None:
@@ -82,15 +82,17 @@ def reading(file: Path) -> Iterator[None]:
     """What the system says of a file that cannot be read, in one line."""
     try:
         if file.exists() and not file.is_file():  # a pipe would wait for ever
-            raise InputError(f"{shown(file)} is not a regular file; put the set's own file there")
-        yield
+            raise InputError(f"{display_path(file)} is not a regular file; put the set's own file there")
+        with budget.reading(display_path(file)):
+            yield
     except OSError as error:
-        raise InputError(f"{shown(file)} cannot be read ({error.strerror or error})") from error
+        raise InputError(f"{display_path(file)} cannot be read ({error.strerror or error})") from error
 
 
 def lines(file: Path, encoding: str = "utf-8") -> list[str]:
     """Lines without their ends and outer blanks; blank ones stay, as a line may be an item's."""
     with reading(file):
+        budget.take(20 * file.stat().st_size, "its lines")
         data = file.read_bytes()
     try:
         found = [line.strip() for line in data.decode(encoding).removeprefix("\ufeff").split("\n")]
@@ -99,7 +101,8 @@ def lines(file: Path, encoding: str = "utf-8") -> list[str]:
     except UnicodeError as error:
         at = data.count(b"\n", 0, getattr(error, "start", 0)) + 1
         raise InputError(
-            f"{shown(file)}: line {at} is not {encoding} text; copy the file again or name its encoding"
+            f"{display_path(file)}: line {at} is not {encoding} text; copy the file again or name its "
+            "encoding"
         ) from error
     return found[:-1] if found[-1] == "" else found  # the last line may have no end
 
@@ -107,10 +110,13 @@ def lines(file: Path, encoding: str = "utf-8") -> list[str]:
 def zero_one_column(file: Path, n: int) -> NDArray[np.bool_]:
     """A file of n lines, 0 or 1 each, as (n,) bool."""
     with reading(file):
+        budget.take(40 * file.stat().st_size, "its lines")
         marks = [mark for line in file.read_bytes().splitlines() if (mark := line.strip())]
     if bad := set(marks) - {b"0", b"1"}:
         first = next(i for i, mark in enumerate(marks) if mark in bad)
-        raise InputError(f"{shown(file)}: row {first + 1} is {validate.short(marks[first])}, expected 0 or 1")
+        raise InputError(
+            f"{display_path(file)}: row {first + 1} is {validate.short(marks[first])}, expected 0 or 1"
+        )
     _same_rows(file, len(marks), n)
     return np.array([mark == b"1" for mark in marks], dtype=bool)
 
@@ -123,7 +129,8 @@ def numbered(file: Path, n: int) -> NDArray[np.bool_]:
             continue
         if not (text.isascii() and text.isdecimal() and len(text) < 19 and 1 <= int(text) <= n):
             raise InputError(
-                f"{shown(file)}: line {at} is {validate.short(text)}, expected an image's number, 1 to {n}"
+                f"{display_path(file)}: line {at} is {validate.short(text)}, expected an image's "
+                f"number, 1 to {n}"
             )
         hot[int(text) - 1] = True
     return hot
@@ -149,7 +156,7 @@ def number_blocks(file: Path, n: int, size: int) -> Iterator[NDArray[np.float32]
             block = _parsed(file, texts, done, width)
             done, width = done + len(block), block.shape[1]
             if done == n and next(rows, None) is not None:
-                raise InputError(f"{shown(file)} has more than {n} rows, expected one an image")
+                raise InputError(f"{display_path(file)} has more than {n} rows, expected one an image")
             yield block
 
 
@@ -166,15 +173,15 @@ def _parsed(file: Path, texts: list[str], done: int, width: int | None) -> NDArr
         words = text.split()
         if len(words) != width:
             raise InputError(
-                f"{shown(file)}: row {row} has {len(words)} numbers, expected {width} as in the first; "
-                "copy it again"
+                f"{display_path(file)}: row {row} has {len(words)} numbers, expected {width} as in "
+                "the first; copy it again"
             )
         for word in words:
             if not _is_finite(word):
                 raise InputError(
-                    f"{shown(file)}: row {row} holds {validate.short(word)}, expected a finite number"
+                    f"{display_path(file)}: row {row} holds {validate.short(word)}, expected a finite number"
                 )
-    raise InputError(f"{shown(file)}: rows {done + 1} to {done + len(texts)} are no table of numbers")
+    raise InputError(f"{display_path(file)}: rows {done + 1} to {done + len(texts)} are no table of numbers")
 
 
 def _is_finite(word: str) -> bool:
@@ -188,5 +195,6 @@ def _is_finite(word: str) -> bool:
 def _same_rows(file: Path, found: int, n: int) -> None:
     if found != n:
         raise InputError(
-            f"{shown(file)} has {found} rows, expected {n}, one an image; it is cut short or of another part"
+            f"{display_path(file)} has {found} rows, expected {n}, one an image; it is cut short or "
+            "of another part"
         )

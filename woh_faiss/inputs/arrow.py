@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO, shown
+from woh_faiss import budget
+from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO
 from woh_faiss.chunks import Chunk
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 
 from . import arrow_values as values
@@ -75,6 +77,7 @@ class Table:
                 batch = batch.select(names)
                 batch.validate(full=True)  # an Arrow file's offsets point wherever its bytes say
                 read += batch.num_rows
+                budget.take(batch.get_total_buffer_size(), "a batch of rows")
                 yield batch
             if read != self.n:
                 raise InputError(f"{self.where} has {read} rows, it said {self.n}; copy or write it again")
@@ -88,7 +91,7 @@ def open_table(path: Path) -> Table:
     InputError
         It is damaged, encrypted, of Feather's first version, or pyarrow is not there.
     """
-    where = shown(path)
+    where = display_path(path)
     _pyarrow(where)
     with damage(where):
         with path.open("rb") as stream:
@@ -120,11 +123,13 @@ def is_arrow(start: bytes) -> bool:
 
 def _pyarrow(where: str) -> None:
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow as pa
     except ImportError:
         raise InputError(
             f"{where} is Parquet or Arrow, which pyarrow reads: install woh-faiss[arrow]"
         ) from None
+    if budget.by_system():  # other allocators reserve a gigabyte at once, which would count
+        pa.set_memory_pool(pa.system_memory_pool())
 
 
 @contextmanager
@@ -132,8 +137,11 @@ def _opened(path: Path, format_: str, names: list[str] | None = None, schema: An
     if format_ == "parquet":
         from pyarrow import parquet
 
-        # Without a pre-buffer and with a small one: else a row group is read whole.
-        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file:
+        # Without a pre-buffer and with a small one: else a row group is read whole. Text that a dictionary
+        # stands for is not written out: 18 kB may stand for gigabytes.
+        with parquet.ParquetFile(
+            path, read_dictionary=_texts(names, schema), pre_buffer=False, buffer_size=_BUFFER
+        ) as file:
             yield file
         return
     import pyarrow as pa
@@ -145,6 +153,11 @@ def _opened(path: Path, format_: str, names: list[str] | None = None, schema: An
         opened = pa.ipc.open_file if format_ == "file" else pa.ipc.open_stream
         with opened(mapped, options=options) as reader:
             yield reader
+
+
+def _texts(names: list[str] | None, schema: Any) -> list[str]:
+    """The columns of text; of lists of it pyarrow 26 cannot do this in every case."""
+    return [name for name in names or () if values.is_text(schema.field(name).type)]
 
 
 # ---- sources ---------------------------------------------------------------------------------------------

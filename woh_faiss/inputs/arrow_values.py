@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from woh_faiss import budget, validate
 from woh_faiss.errors import InputError
 from woh_faiss.tag_lists import TagLists
 
@@ -31,7 +32,7 @@ def kind(type_: Any) -> str:
         type_ = type_.value_type
     if types.is_integer(type_):
         return "ints"
-    if _is_text(type_) or types.is_null(type_):  # of nulls alone is what pandas writes for no text at all
+    if is_text(type_) or types.is_null(type_):  # of nulls alone is what pandas writes for no text at all
         return "text"
     if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
         value = type_.value_type
@@ -39,12 +40,13 @@ def kind(type_: Any) -> str:
             return "vectors"
         if types.is_dictionary(value):
             value = value.value_type
-        if _is_text(value) or types.is_null(value):
+        if is_text(value) or types.is_null(value):
             return "words"
     return "other"
 
 
-def _is_text(type_: Any) -> bool:
+def is_text(type_: Any) -> bool:
+    """Whether a type is text, stored in any way."""
     return str(type_) in ("string", "large_string", "string_view")
 
 
@@ -88,7 +90,7 @@ def features(column: Any) -> NDArray[Any]:
 
 def tags(column: Any, name: str) -> TagLists:
     """Tags of a column of lists or of text; of a caption (by its `name`) the words."""
-    rows = column.to_pylist()
+    rows = _python(_one(column))
     lists = [[tag for tag in row if tag is not None] if isinstance(row, list) else row for row in rows]
     return tags_of(lists, name)
 
@@ -97,7 +99,7 @@ def tags_of(rows: list[Any], name: str) -> TagLists:
     """Tags of items that have each a list of text, a text or None; of a caption the words."""
     if is_caption(name):
         sentences = ("\n".join(row) if isinstance(row, list) else row or "" for row in rows)
-        return TagLists.from_lists([words(sentence) for sentence in sentences])
+        return TagLists.from_lists(map(words, sentences))
     if any(isinstance(row, list) for row in rows):
         return TagLists.from_lists([row or [] for row in rows])
     return TagLists.from_strings([row or "" for row in rows])
@@ -115,7 +117,39 @@ def keys(column: Any) -> list[str]:
     """Keys of a column of text, or of whole numbers as text."""
     array = _one(column)
     _no_nulls(array, "key")
-    return [str(value) for value in array.to_pylist()]
+    return [str(value) for value in _python(array)]
+
+
+def _python(array: Any) -> list[Any]:
+    """The values of text, numbers or lists of text; what a dictionary holds once is made once."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(array.type):
+        meant = _python(array.dictionary)
+        budget.take(8 * len(array), "a column")
+        return [None if place is None else meant[place] for place in array.indices.to_pylist()]
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        flat, start = _python(array.flatten()), 0
+        rows: list[Any] = []
+        for length in array.value_lengths().to_pylist():
+            rows.append(None if length is None else flat[start : start + length])
+            start += length or 0
+        return rows
+    if is_text(array.type):
+        budget.take(_letters(array), "a column of text")
+    budget.take(validate.TEXT * len(array), "a column")
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def _letters(array: Any) -> int:
+    """Bytes of the texts of an array; views may show the same letters any number of times."""
+    import pyarrow.compute as pc
+
+    if str(array.type) != "string_view":
+        return int(pc.sum(pc.binary_length(array)).as_py() or 0)
+    shown = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)[array.offset :][: len(array), 0]
+    return int(shown.astype(np.int64).sum())
 
 
 def _one(column: Any) -> Any:

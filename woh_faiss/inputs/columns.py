@@ -6,8 +6,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from woh_faiss import budget
+from woh_faiss.display import display_text
 from woh_faiss.errors import InputError
-from woh_faiss.validate import listed, short
+from woh_faiss.validate import TEXT, listed, short
 
 
 class Columns(NamedTuple):
@@ -88,7 +90,7 @@ def choose(
 
 def told(offers: Sequence[Offer]) -> str:
     """The columns there are, for a message."""
-    return listed([f"{_plain(offer.name)} ({offer.told})" for offer in offers], 20) or "no columns"
+    return listed([f"{display_text(offer.name)} ({offer.told})" for offer in offers], 20) or "no columns"
 
 
 def is_caption(name: str) -> bool:
@@ -98,6 +100,8 @@ def is_caption(name: str) -> bool:
 
 def words(sentence: str) -> list[str]:
     """The words of a sentence, in lower case and without what stands between them."""
+    if len(sentence) > 1 << 20:  # no sentence
+        budget.take(TEXT * (len(sentence) // 2), "the words of an item")
     return re.findall(r"\w+(?:['’\-]\w+)*", sentence.lower())
 
 
@@ -128,7 +132,7 @@ def _chosen(
     for same in _steps(role, fitting):
         if len(same) > 1:
             raise InputError(
-                f"{where} has several columns that may be the {role}: {', '.join(map(_plain, same))}; "
+                f"{where} has several columns that may be the {role}: {', '.join(map(display_text, same))}; "
                 f"say which with --{role}-column (it has {told(offers)})"
             )
         if same:
@@ -145,7 +149,3 @@ def _steps(role: str, offers: Sequence[Offer]) -> Iterator[list[str]]:
 
 def _folded(name: str) -> str:
     return re.sub(r"[\s\-.]+", "_", name).casefold()
-
-
-def _plain(name: str) -> str:
-    return name if name.isprintable() else ascii(name)

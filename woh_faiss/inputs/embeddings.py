@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from woh_faiss import validate
-from woh_faiss.chunk_files import read_npy, shown
+from woh_faiss.chunk_files import read_npy
 from woh_faiss.chunks import Chunk
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 
 from .arrow import Table, chunk_values, open_table
@@ -40,14 +41,14 @@ def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[Source
     for here, there, missing in ((arrays, tables, METADATA), (tables, arrays, FEATURES)):
         if alone := sorted(here.keys() - there.keys()):
             raise InputError(
-                f"{shown(here[alone[0]])} has no partner of number {alone[0]} in {shown(folder / missing)}; "
-                "give both, or take it away"
+                f"{display_path(here[alone[0]])} has no partner of number {alone[0]} in "
+                f"{display_path(folder / missing)}; give both, or take it away"
             )
     if not arrays:
-        raise InputError(f"{shown(folder / FEATURES)} has no files such as img_emb_0.npy")
+        raise InputError(f"{display_path(folder / FEATURES)} has no files such as img_emb_0.npy")
     if wanted.features:
         raise InputError(
-            f"{shown(folder)} has its features in {FEATURES}, not in a column "
+            f"{display_path(folder)} has its features in {FEATURES}, not in a column "
             f"{validate.short(wanted.features)}; leave --features-column out"
         )
     sources = []
@@ -68,14 +69,15 @@ def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
         number = int(match[1])
         if number in found:
             raise InputError(
-                f"{shown(found[number])} and {shown(path)} have the same number; give one of them"
+                f"{display_path(found[number])} and {display_path(path)} have the same number; give "
+                "one of them"
             )
         found[number] = path
     return found
 
 
 def _pair(path: Path, table: Table, wanted: Columns, learn: bool) -> Source:
-    where = shown(path)
+    where = display_path(path)
     X = read_npy(path, where, mapped=True)
     with at(where, 0):
         d = validate.features(X[:0]).shape[1]

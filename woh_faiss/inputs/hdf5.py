@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from woh_faiss.chunk_files import shown
+from woh_faiss import budget, validate
 from woh_faiss.chunks import Chunk
 from woh_faiss.datasets.mat73 import checked_storage
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.tag_lists import TagLists
 
@@ -24,6 +26,8 @@ _KINDS = {
     "tags": {"text": "text, one an item", "vectors": "a matrix of 0 and 1"},
 }
 NAMES = "tag_names"
+#: Rows of text that are read at once.
+_TEXTS = 64
 
 
 def hdf5_source(path: Path, wanted: Columns, learn: bool) -> Source:
@@ -34,7 +38,7 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool) -> Source:
     InputError
         The file is damaged, its datasets are not clear or differ in length, or h5py is not there.
     """
-    where = shown(path)
+    where = display_path(path)
     try:
         import h5py  # noqa: F401
     except ImportError:
@@ -119,6 +123,13 @@ def _rows(root: Any, name: str, rows: slice) -> Any:
 
     node = _dataset(root, name)
     checked_storage(node, f"dataset {name!r}")
-    if h5py.check_string_dtype(node.dtype) is not None:
-        return node.asstr()[rows].tolist()
-    return node[rows]
+    start, stop, _ = rows.indices(node.shape[0])
+    budget.take((stop - start) * math.prod(node.shape[1:]) * node.dtype.itemsize, f"{name} of a chunk")
+    if h5py.check_string_dtype(node.dtype) is None:
+        return node[rows]
+    texts: list[str] = []
+    for at_ in range(start, stop, _TEXTS):  # many rows may be the same long text
+        more = node.asstr()[at_ : min(at_ + _TEXTS, stop)].tolist()
+        budget.take(sum(map(len, more)) + validate.TEXT * len(more), f"{name} of a chunk")
+        texts += more
+    return texts

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from numpy.lib import format as npy
 
-from woh_faiss import validate
-from woh_faiss.chunk_files import shown
+from woh_faiss import budget, validate
 from woh_faiss.chunks import Chunk, read_chunk
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
@@ -55,7 +55,12 @@ class Inputs:
         number = 0
         for source in self.sources:
             start = 0
-            for chunk in source.read(self._size(source)):
+            chunks = source.read(self._size(source))
+            while True:
+                with budget.reading(source.where):  # what is made of a chunk
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    break
                 number += 1
                 alone = self._count(source) == 1
                 where = source.where if alone else f"{source.where}, rows {start} to {start + len(chunk) - 1}"
@@ -114,7 +119,9 @@ def open_inputs(
     sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn)]
     inputs = Inputs(sources, chunk_size)
     if not len(inputs):
-        raise InputError(f"{validate.listed([*map(shown, paths)])} has no rows; give at least one item")
+        raise InputError(
+            f"{validate.listed([*map(display_path, paths)])} has no rows; give at least one item"
+        )
     known = [source for source in sources if source.d is not None]
     for source in known:
         if source.d != known[0].d:
@@ -127,7 +134,7 @@ def open_inputs(
 
 def _sources(path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool) -> list[Source]:
     file = Path(os.fsdecode(path))
-    with damage(shown(file)):
+    with budget.reading(display_path(file)), damage(display_path(file)):
         if file.is_dir():
             if is_embeddings(file):
                 return embedding_sources(file, wanted, learn)
@@ -148,15 +155,15 @@ def _sources(path: str | os.PathLike[str], wanted: Columns, size: int | None, le
                 return [hdf5_source(file, wanted, learn)]
             if not start.startswith((b"PK", npy.MAGIC_PREFIX)):
                 raise InputError(
-                    f"{shown(file)} is none of .npz, .npy, Parquet, Arrow, Feather, HDF5 and .mat (it starts "
-                    f"with {start[:8]!r}); docs/inputs.md shows how each is written"
+                    f"{display_path(file)} is none of .npz, .npy, Parquet, Arrow, Feather, HDF5 and "
+                    f".mat (it starts with {start[:8]!r}); docs/inputs.md shows how each is written"
                 )
     return [_chunk_file(file, wanted, size)]
 
 
 def _chunk_file(file: Path, wanted: Columns, size: int | None) -> Source:
     """An .npz, a folder of .npy or an .npy, whose arrays have their names."""
-    where = shown(file)
+    where = display_path(file)
     if any(wanted):
         raise InputError(
             f"{where} is a chunk file, whose arrays have fixed names; leave the --...-column out"

@@ -9,9 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from woh_faiss import validate
-from woh_faiss.chunk_files import read_arrays, shown
+from woh_faiss import budget, validate
+from woh_faiss.chunk_files import read_arrays
 from woh_faiss.chunks import stored_tags
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.tag_lists import TagLists
 
@@ -20,6 +21,8 @@ from .arrow_values import offers, tags_of
 from .columns import Columns, Offer, choose
 from .sources import at, damage
 
+#: Bytes of the longest line.
+_LONGEST = 64 << 20
 #: Names of files with a JSON value a line.
 _JSON = (".jsonl", ".ndjson", ".json")
 
@@ -51,7 +54,7 @@ def open_side(path: Path, wanted: Columns) -> Side:
     InputError
         The file is missing or damaged, or has no tags under a name that is known.
     """
-    where = shown(path)
+    where = display_path(path)
     if not path.is_file():
         what = "is not a regular file" if path.exists() else "does not exist"
         raise InputError(
@@ -106,10 +109,16 @@ def _npz(path: Path, where: str) -> Side:
 
 def _plain(path: Path, where: str, size: int) -> Iterator[dict[str, Any]]:
     lines, start = _lines(path, where), 0
-    while part := list(islice(lines, size)):
+    while part := list(map(_taken, islice(lines, size))):
         with at(where, start):
-            yield {"tags": TagLists.from_strings(part)}
+            tags = TagLists.from_strings(part)
+        yield {"tags": tags}
         start += len(part)
+
+
+def _taken(line: str) -> str:
+    budget.take(len(line) + validate.TEXT, "a chunk of its lines")
+    return line
 
 
 def _json(path: Path, where: str, n: int, wanted: Columns) -> Side:
@@ -124,7 +133,8 @@ def _json(path: Path, where: str, n: int, wanted: Columns) -> Side:
         values, start = _values(path, where), 0
         while part := list(islice(values, size)):
             with at(where, start):
-                yield _of_values(part, columns)
+                found = _of_values(part, columns)
+            yield found
             start += len(part)
 
     return Side(where, n, columns, read)
@@ -178,6 +188,7 @@ def _tags(rows: list[Any], name: str) -> TagLists:
 
 def _values(path: Path, where: str) -> Iterator[Any]:
     for number, line in enumerate(_lines(path, where), start=1):
+        budget.take(20 * len(line), "a chunk of its lines")  # of brackets, each of which is a list
         try:
             yield json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -187,7 +198,11 @@ def _values(path: Path, where: str) -> Iterator[Any]:
 def _lines(path: Path, where: str) -> Iterator[str]:
     """The lines of a file, without their ends."""
     with path.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(iter(lambda: stream.readline(_LONGEST), b""), start=1):
+            if len(line) == _LONGEST:
+                raise InputError(
+                    f"{where}: line {number} is longer than {_LONGEST >> 20} MiB; give a line an item"
+                )
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from woh_faiss import budget
 from woh_faiss.chunk_files import reason
 from woh_faiss.chunks import Chunk
-from woh_faiss.errors import InputError
+from woh_faiss.errors import InputError, MemoryBudgetError
 
 from .columns import Columns
 
@@ -53,13 +54,15 @@ def at(where: str, start: int) -> Iterator[None]:
     """An InputError about rows of a chunk says in which file they are, and where it counts them from."""
     try:
         yield
+    except MemoryBudgetError:
+        raise
     except InputError as error:
         if str(error).startswith(where):
             raise
         counted = f" (rows are counted from row {start} of the file)" if start else ""
         raise InputError(f"{where}: {error}{counted}") from error
     except MemoryError as error:
-        raise InputError(f"{where}: a chunk needs more memory than there is; lower --chunk-size") from error
+        raise budget.ran_out(where) from error
 
 
 @contextmanager
@@ -69,5 +72,7 @@ def damage(where: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except MemoryError as error:
+        raise budget.ran_out(where) from error
     except Exception as error:
         raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error

@@ -28,7 +28,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.chunk_files import shown
+from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 
 _HEADER, _SIZE = struct.Struct("<4siqqqBi"), struct.Struct("<Q")
@@ -67,7 +67,7 @@ def read_floats(path: Path) -> FloatVectors:
     InputError
         The file is missing, damaged or cut short, or another kind of index, which is named.
     """
-    where = shown(path)
+    where = display_path(path)
     try:
         if not path.is_file():
             what = "is not a regular file" if path.exists() else "does not exist"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import chunk_files
-from woh_faiss.errors import InputError, StoreError
+from woh_faiss.errors import InputError, MemoryBudgetError, StoreError
 
 from . import files, forking
 
@@ -107,6 +107,8 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
         """What goes wrong inside for want of an array, or with one, as a StoreError about this file."""
         try:
             yield
+        except MemoryBudgetError as error:
+            raise StoreError(f"{self.path}: {error}") from error
         except (OSError, MemoryError) as error:  # which say nothing of its bytes
             raise StoreError(
                 f"{self.path} cannot be read ({_reason(error)}); check its disk and the memory that is free, "

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from woh_faiss.display import display_text
 from woh_faiss.errors import StoreError, WOHError
 
 from . import catalog, codefile, database, derived, files, kinds, schema, sums, writer_lock
@@ -238,5 +239,4 @@ class _Check:
 
 
 def _one_line(error: Any) -> str:
-    text = " ".join(str(error).split())[:160] or type(error).__name__
-    return text if text.isprintable() else ascii(text)
+    return display_text(" ".join(str(error).split())[:160] or type(error).__name__)
