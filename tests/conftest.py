@@ -156,7 +156,7 @@ def url(server, table):
     return server.url(table)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tried():
     """What tries bad files in a process of its own."""
     from fuzzing import Trier

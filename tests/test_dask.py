@@ -19,6 +19,8 @@ distributed = pytest.importorskip("distributed")
 
 from woh_faiss.integrations import dask as on_workers  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("dask")  # one cluster
+
 #: As many BLAS threads as here: sums of several threads are others.
 THREADS = {
     name: os.environ.get(name, str(len(os.sched_getaffinity(0))))
