@@ -2,22 +2,27 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+DEMO   := $(VENV)/demo
 READY  := $(VENV)/ready
 RIVALS := $(VENV)/rivals
 
 .PHONY: demo test lint docs bench bench-quick bench-life attack clean
 
-$(READY): pyproject.toml
+$(DEMO): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(READY): $(DEMO)
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: $(READY)  ## build, update twice, query and evaluate on the shipped pictures
+demo: $(DEMO)  ## build, update twice, query and evaluate on the shipped pictures
 	$(BIN)/python examples/demo.py
 
-test: $(READY)  ## the whole suite, with statement coverage
-	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+test: $(READY)  ## the whole suite in two processes, long tests at a quarter of their length (WOH_FULL=1: all of it)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST)
 
 lint: $(READY)  ## style, types, layering, and docs that are generated
 	$(BIN)/ruff check .

@@ -1,9 +1,18 @@
-"""A small tagged stream and an index that has learned its first chunk."""
+"""How the suite runs; a small tagged stream, and an index that has learned its first chunk."""
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
+
+# Before NumPy and Faiss are imported, and for child processes: on arrays as small as here more threads only
+# wait for each other, up to ten times as long.
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from woh_faiss import WOHIndex
 from woh_faiss import rows as rows_module
@@ -15,6 +24,49 @@ SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
 
 
 GOLDEN = Path(__file__).parent / "golden"
+
+#: The part of their full lengths that long tests take: a quarter, or what WOH_FULL says (1 is all).
+LENGTH = float(os.environ.get("WOH_FULL") or 0.25)
+
+MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")  # noqa: S108
+#: Bytes that must be free in memory before temporary files lie there.
+ROOM = 2 << 30
+
+
+def length(n):
+    """How often a long test does what it does n times at its full length."""
+    return max(1, round(n * LENGTH))
+
+
+# A loaded machine is slow, and random examples are wanted in CI, too.
+settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=False
+)
+settings.load_profile("suite")
+
+
+def pytest_configure(config):
+    """Temporary files lie in memory where there is room, but for those of tests marked `disk`."""
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_collection_modifyitems(items):
+    """All tests of a database server run in one process, which starts it once."""
+    for item in items:
+        given = item.callspec.params.get("server") if hasattr(item, "callspec") else None
+        for server in {"postgresql", "milvus"} & {*item.fixturenames, given}:
+            item.add_marker(pytest.mark.xdist_group(server))
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path):
+    """On a disk for tests marked `disk`: in memory fsync takes no time, which hides faults of a store."""
+    if request.node.get_closest_marker("disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="woh-", dir=DISK if DISK.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 def golden(name):
@@ -104,7 +156,7 @@ def url(server, table):
     return server.url(table)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tried():
     """What tries bad files in a process of its own."""
     from fuzzing import Trier

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import SMALL, tagged
-from dying import die_at
+from crash_injection import die_at
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.store import files
 from woh_faiss_cli.main import main
 
-WORKER = Path(__file__).with_name("backup_worker.py")
+WORKER = Path(__file__).with_name("helpers") / "backup_worker.py"
 XQ = tagged(7, n=3)[0]
 
 

@@ -1,8 +1,8 @@
 """What holds for every method that WOH is compared with."""
 
-import checks
 import numpy as np
 import pytest
+import trainer_checks
 from numpy.testing import assert_array_equal
 from test_trainer import stream
 
@@ -21,7 +21,7 @@ def maker(name):
     return lambda **hyper: METHODS[name](**{"bits": 16, **hyper})
 
 
-@pytest.mark.parametrize("check", checks.ALL, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", trainer_checks.ALL, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method(name, check):
     X, tags = stream()

@@ -257,7 +257,7 @@ def test_version():
 def process(*arguments, **more):
     """A real process, its stderr, and (unless `stdout` says otherwise) its stdout."""
     command = [sys.executable, "-m", "woh_faiss_cli", *map(str, arguments)]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 60, "check": False, **more}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 600, "check": False, **more}
     return subprocess.run(command, **options)
 
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
+import faults
 import pytest
-from helpers import faults
-from helpers.commit_faults import add, start
+from commit_faults import add, start
+from conftest import length
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
 from woh_faiss.store import files, writer_lock
 
 pytestmark = pytest.mark.skipif(faults.COMPILER is None, reason="no C compiler for the shim")
-HELPERS = Path(faults.__file__).parent
-#: Combinations of each kind; `python tests/helpers/commit_faults.py` says how all of them are run.
-AMOUNT = 300 if os.environ.get("WOH_FULL") else 60
+#: Combinations of each kind; `python tests/helpers/faults.py FOLDER commit add all` runs all of them.
+AMOUNT = length(200)
 
 
 def lines(script, folder, *arguments):
-    with faults.preloaded(HELPERS / script, folder, *arguments) as process:
+    with faults.preloaded(faults.HERE / script, folder, *arguments) as process:
         found = [json.loads(line) for line in process.stdout]
     assert process.returncode == 0
     return found

@@ -19,6 +19,8 @@ distributed = pytest.importorskip("distributed")
 
 from woh_faiss.integrations import dask as on_workers  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("dask")  # one cluster
+
 #: As many BLAS threads as here: sums of several threads are others.
 THREADS = {
     name: os.environ.get(name, str(len(os.sched_getaffinity(0))))
@@ -37,7 +39,8 @@ def cluster():
     with (
         dask.config.set(settings),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1",
+            n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",  # any free port; None is always 8787
             memory_limit="300MB", silence_logs=50,
         ) as cluster,
     ):  # fmt: skip

@@ -22,7 +22,11 @@ def client():
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "120s"}),  # a busy machine
         distributed.Client(
-            processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, silence_logs=50
+            processes=False,
+            n_workers=1,
+            threads_per_worker=2,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
         ) as client,
     ):
         yield client

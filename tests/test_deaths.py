@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 
-import dying
+import crash_injection
 import faiss
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ from conftest import SMALL, tagged
 from woh_faiss import WOH, Chunk, WOHIndex, codes
 from woh_faiss.errors import StoreError
 from woh_faiss.store import files
+
+pytestmark = pytest.mark.disk
 
 CHUNKS = {seed: tagged(seed, n=12) for seed in range(4)}
 
@@ -38,7 +40,7 @@ def naive(*jobs):
 
 def die_at(step, work):
     """Run `work` in a child that is killed at its step number `step`; False if it had fewer steps."""
-    return dying.die_at(step, work, lambda on_step: setattr(files, "on_step", on_step))
+    return crash_injection.die_at(step, work, lambda on_step: setattr(files, "on_step", on_step))
 
 
 def answers(path, rounds):

@@ -36,7 +36,7 @@ D = store_worker.D
 def ask(*arguments):
     command = [sys.executable, store_worker.__file__, *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -298,13 +298,14 @@ def test_a_refresh_keeps_what_was_read(derived_index, monkeypatch):
         assert all(id_ in row for id_, row in zip(ids, I, strict=True))
 
 
+@pytest.mark.disk
 def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
     """Each answer is of one state, and as the scan's of that state."""
     xq = tagged(7, n=6)[0]
     with WOHIndex.create(tmp_path / "i.woh", **SMALL) as writer:
         writer.update(*tagged(0, n=100))
         writer.derive("ivf", nlist=4, nprobe=4)
-        done, begun, faults, answered = threading.Event(), threading.Barrier(3, timeout=60), [], []
+        done, begun, faults, answered = threading.Event(), threading.Barrier(3, timeout=600), [], []
 
         def read():
             try:
@@ -329,7 +330,7 @@ def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
             writer.derive("ivf", nlist=4, nprobe=4)
         done.set()
         for reader in readers:
-            reader.join(60)
+            reader.join(600)
         assert not faults, faults
         assert answered
         assert WOHIndex.verify(writer.path) == []
@@ -373,6 +374,7 @@ def test_a_full_disk_leaves_what_was_there(index, monkeypatch):
     index.search(tagged(7, n=2)[0], 3, through="ivf")
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("name", ["again", "another", "drop", "compact"])
 def test_death_at_any_step_leaves_the_old_ones_or_the_new(name, tmp_path):
     old, new = {

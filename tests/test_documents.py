@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import threading
 
-import dying
+import crash_injection
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -358,7 +358,7 @@ def die_in(work, step):
         for name in ("update", "add", "remove"):
             stepping(WOHIndex, name)
 
-    return dying.die_at(step, work, install)
+    return crash_injection.die_at(step, work, install)
 
 
 def state(store):
@@ -377,6 +377,7 @@ JOBS = {
 }
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("job", JOBS)
 def test_a_death_at_any_step_loses_nothing(tmp_path, job):
     """Documents are as before or as after; all are found at once; the next opening gives each one code."""
@@ -456,6 +457,7 @@ def test_any_history_ends_as_a_dict_would(tmp_path_factory, history):
             assert store.index.ntotal == (len(model) if store.index.is_trained else 0)
 
 
+@pytest.mark.disk
 def test_a_death_while_a_folder_is_made_leaves_nothing_to_repair(tmp_path):
     def child():
         files.on_step = lambda *_: next(steps) == step and os.kill(os.getpid(), signal.SIGKILL)

@@ -35,7 +35,9 @@ def learned(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "sel", [faiss.IDSelectorBatch([3, 9, 11, 999]), faiss.IDSelectorRange(5, 20), None], ids=str
+    "sel",
+    [faiss.IDSelectorBatch([3, 9, 11, 999]), faiss.IDSelectorRange(5, 20), None],
+    ids=["batch", "range", "none"],
 )
 def test_params_are_allow(learned, sel):
     xq, params = tagged(5, n=4)[0], faiss.SearchParameters(sel=sel)

@@ -1,17 +1,17 @@
 """Files that are damaged, lie or mean harm: they work, or are refused in one line that names them.
 
 Never another exception, never the end of the process, never more memory than twice the file and a fixed
-allowance; see `fuzzing`. More examples: ``WOH_FUZZ=20 pytest tests/test_fuzz*.py`` tries 20 times as many.
+allowance; see `fuzzing`. More examples: ``WOH_FULL=20 pytest tests/test_fuzz*.py`` tries 20 times as many.
 """
 
 import gzip
-import os
 import shutil
 import struct
 import zipfile
 
 import numpy as np
 import pytest
+from conftest import length
 from fuzzing import (
     chunk_members,
     csr_members,
@@ -22,13 +22,9 @@ from fuzzing import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-MORE = float(os.environ.get("WOH_FUZZ", "1"))
-
 
 def examples(n):
-    return settings(
-        max_examples=max(1, int(n * MORE)), deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    return settings(max_examples=length(n), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 #: Numbers that break arithmetic, in the widths that formats use.
@@ -146,9 +142,6 @@ def test_a_zip_directory_may_lie(tried, folder, members, method, lies):
     path = folder / "c.npz"
     path.write_bytes(data)
     tried("chunk", path)
-
-
-BOMB = npz_bytes({"features.npy": npy_bytes(np.zeros((80 << 20, 1), np.uint8))}, zipfile.ZIP_DEFLATED)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import SMALL, tagged
+from conftest import LENGTH, SMALL, tagged
 from test_deaths import die_at
 from test_erasing import rows
 from test_life import XQ, contents
@@ -16,6 +16,8 @@ from test_life import XQ, contents
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
 from woh_faiss.store import files
+
+pytestmark = pytest.mark.disk
 
 OPERATIONS = {
     "update": lambda index: index.update(*tagged(4, n=12), keys=[f"4/{i}" for i in range(12)]),
@@ -108,7 +110,7 @@ def test_a_death_at_any_step(operation, tmp_path):
     print(f"\n{act.__doc__}: killed at {len(states)} steps, {sum(states)} after the commit")
 
 
-@pytest.mark.parametrize("number", [28, 5])
+@pytest.mark.parametrize("number", [28, 5] if LENGTH >= 1 else [28])
 def test_a_disk_that_fails_at_any_step(operation, tmp_path, monkeypatch, number):
     """No space, or an I/O error: the old state, or the new one after the commit; the next write works."""
     act, start, old, new, after, _ = operation

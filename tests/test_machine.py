@@ -1,6 +1,6 @@
 """Random lives of an index, crashes in them, against a dictionary.
 
-``WOH_MACHINE=50 pytest -s tests/test_machine.py`` takes 50 times as many steps.
+``WOH_FULL=50 pytest -s tests/test_machine.py`` takes 50 times as many steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from conftest import tagged
+from conftest import length, tagged
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -30,7 +30,7 @@ from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.store import files
 
-MORE = float(os.environ.get("WOH_MACHINE", "1"))
+STEPS = length(2000)
 KEEP, D = 2, 4
 XQ = tagged(9, n=3, d=D)[0]
 COUNTED: Counter[str] = Counter()
@@ -321,12 +321,12 @@ class Lives(RuleBasedStateMachine):
 
 
 def test_any_life_with_crashes_equals_a_dictionary(monkeypatch):
-    """Lives of up to 50 steps, until there are 2,000 steps."""
+    """Lives of up to 50 steps, until there are STEPS."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # a crash here is of the process, not of the disk
     how = settings(
         max_examples=16, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
     )
     COUNTED.clear()
-    while (steps := COUNTED.total() - COUNTED["crash"]) < 2000 * MORE:
+    while (steps := COUNTED.total() - COUNTED["crash"]) < STEPS:
         run_state_machine_as_test(Lives, settings=how)
     print(f"\n{steps} steps: {dict(COUNTED.most_common())}")

@@ -213,7 +213,11 @@ def mat_bytes(compress):
     return buffer.getvalue()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.booleans(), st.data())
 def test_damage_is_an_input_error_or_harmless(path, compress, data):
     """Cut or changed anywhere behind the 128 bytes that say which format it is."""

@@ -112,7 +112,11 @@ def check(nus, found, part, *, labelled=True, kinds=KINDS, size=4):
     return chunk
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     seed=st.integers(0, 99),
     whole=st.tuples(st.booleans(), st.booleans(), st.booleans()),

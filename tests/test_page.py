@@ -64,7 +64,11 @@ def test_nasty_texts_are_shown_as_text(tmp_path, nasty):
     assert shown.images == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
+    deadline=None,
+)
 @given(key=ANY_TEXT, tag=ANY_TEXT, name=ANY_TEXT)
 @example(key="/", tag="\ud83d", name="&")
 def test_any_text_is_shown_as_it_is(tmp_path, key, tag, name):

@@ -1,7 +1,6 @@
 """Pushing into real databases: equal to the index after every change, and so are the answers."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, tagged
+from conftest import SMALL, length, tagged
 from databases import XQ, check, expected, grown
 
 from woh_faiss import WOHIndex
@@ -17,9 +16,9 @@ from woh_faiss.errors import InputError, StoreError
 from woh_faiss.integrations import pushing
 from woh_faiss.integrations.pushing import push
 
-#: Codes of the long life, and kills: `WOH_PUSH_ROWS=100000 WOH_PUSH_KILLS=20` for the whole of it.
-ROWS = int(os.environ.get("WOH_PUSH_ROWS", 5_000))
-KILLS = int(os.environ.get("WOH_PUSH_KILLS", 4))
+WORKER = Path(__file__).parent / "helpers" / "push_worker.py"
+#: Codes of the long life, and kills: ``WOH_FULL=20`` for the whole of it.
+ROWS, KILLS = length(5_000), length(4)
 
 
 # ---- what is sent ---------------------------------------------------------------------------------
@@ -211,10 +210,11 @@ def test_a_long_life(server, table, url, tmp_path, capsys):
 # ---- deaths ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.disk
 def test_killed_anywhere_and_pushed_again(server, table, tmp_path):
     """SIGKILL at a random moment of a push; the next push ends as if it had not been."""
     rng = np.random.default_rng(1)
-    worker = [sys.executable, Path(__file__).with_name("push_worker.py"), "60", "25", *server.modules]
+    worker = [sys.executable, WORKER, "60", "25", *server.modules]
     first, second = tmp_path / "first", tmp_path / "second"
     with grown(first) as index:
         index.update(*tagged(30, n=300))

@@ -171,6 +171,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.disk
 def test_an_update_that_is_killed_goes_on_where_it_was(tmp_path):
     folder = parquet_folder(tmp_path / "photos")
     for name in ("straight.woh", "killed.woh"):

@@ -13,11 +13,13 @@ import time
 import numpy as np
 import pytest
 import serving_worker
-from conftest import tagged
+from conftest import length, tagged
 from numpy.testing import assert_array_equal
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
+
+pytestmark = pytest.mark.disk
 
 K = serving_worker.K
 HYPER = {"bits": 16, "anchors": 20, "vector_size": 5}
@@ -58,10 +60,7 @@ def work(index, rng, live):
 
 @pytest.mark.slow
 def test_every_answer_while_a_writer_works_is_one_of_a_committed_state(path, tmp_path):
-    """Two processes of two threads each; every answer is compared, in its order, with a naive scan.
-
-    WOH_COMMITS asks for another number of commits than 80.
-    """
+    """Two processes of two threads each; every answer is compared, in its order, with a naive scan."""
     rng, xq = np.random.default_rng(0), tagged(99, n=6)[0]
     np.save(tmp_path / "xq.npy", xq)
     command = [sys.executable, serving_worker.__file__, str(path), str(tmp_path / "xq.npy")]
@@ -87,12 +86,12 @@ def test_every_answer_while_a_writer_works_is_one_of_a_committed_state(path, tmp
         state()
         for reader in readers:
             assert reader.stdout.readline() == "serving\n"
-        for _ in range(int(os.environ.get("WOH_COMMITS", "80"))):
+        for _ in range(length(80)):
             work(index, rng, live)
             state()
     assert WOHIndex.verify(path) == []
     for reader in readers:
-        _, said = reader.communicate(timeout=60)
+        _, said = reader.communicate(timeout=600)
         assert (reader.returncode, said) == (0, "")
     seen = set()
     for number in range(2):
@@ -105,7 +104,7 @@ def test_every_answer_while_a_writer_works_is_one_of_a_committed_state(path, tmp
             assert now < len(states), "an answer of no committed state, or of one before its last answer's"
             at[thread] = now
             seen.add(now)
-    assert len(seen) > 20
+    assert len(seen) > len(states) // 4
 
 
 def test_auto_refresh_follows_before_a_search(path):
@@ -224,7 +223,7 @@ def test_forked_children_work_whatever_the_threads_of_their_parent_do(path):
                 writer.add(tagged(number + 2, n=3)[0])
                 child = os.fork()
                 if not child:
-                    signal.alarm(30)  # which ends a child that hangs
+                    signal.alarm(600)  # which ends a child that hangs
                     ok = answers(index)[2] >= 40 + 3 * number
                     os._exit(0 if ok and not index.refresh() else 1)
                 assert os.waitpid(child, 0)[1] == 0
@@ -244,7 +243,7 @@ def test_a_child_does_not_move_the_place_its_parent_reads_at(path):
         first = model[names[0]]
         child = os.fork()
         if not child:
-            signal.alarm(30)
+            signal.alarm(600)
             for name in names:
                 model[name]
             os._exit(0)
@@ -277,4 +276,4 @@ def test_a_reader_answers_at_once_while_a_writer_holds_the_lock(path):
         start = time.monotonic()
         index.refresh()
         index.search(tagged(5)[0], 3)
-        assert time.monotonic() - start < 5  # a lock is waited for for ten
+        assert time.monotonic() - start < 9  # a lock is waited for for ten

@@ -50,7 +50,11 @@ def chunk_sizes(draw):
     return draw(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.booleans()), max_size=6))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     sizes=chunk_sizes(), d=st.sampled_from([8, 16, 40]), k=st.integers(1, 40), seed=st.integers(0, 2**32 - 1)
 )

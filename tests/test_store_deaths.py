@@ -21,13 +21,15 @@ from store_worker import chunk, commit
 from woh_faiss.errors import LockedError, StoreError
 from woh_faiss.store import Store, writer_lock
 
+pytestmark = pytest.mark.disk
+
 WORKER = [sys.executable, store_worker.__file__]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def ask(*arguments: object) -> list:
     command = [*WORKER, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENV, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENV, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -100,18 +102,18 @@ def test_a_second_writer_that_waits_gets_its_turn_and_sees_the_first_ones_round(
     def write():
         with Store.open(path) as store:
             about.set()
-            with store.writing(timeout=60) as writing:
+            with store.writing(timeout=600) as writing:
                 rounds.append((writing.snapshot.round, store.snapshot.round))
                 writing.commit(**chunk(2))
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert about.wait(60)
+    assert about.wait(600)
     assert rounds == []
     process.stdin.write("\n")
     process.stdin.flush()
     assert process.stdout.readline() == '"committed"\n'
-    thread.join(60)
+    thread.join(600)
     assert rounds == [(1, 1)]
     with Store.open(path) as store:
         assert store.snapshot.round == 2

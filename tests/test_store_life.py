@@ -108,7 +108,11 @@ def whole(store, naive, queries):
     assert Store.verify(store.path) == []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=st.lists(st.sampled_from(OPERATIONS), min_size=3, max_size=14), seed=st.integers(0, 2**32 - 1))
 def test_any_life_of_items_equals_lists(tmp_path_factory, steps, seed):
     rng = np.random.default_rng(seed)

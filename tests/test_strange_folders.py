@@ -13,7 +13,7 @@ from conftest import SMALL, tagged
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
 
-WORKER = Path(__file__).with_name("strangers_worker.py")
+WORKER = Path(__file__).with_name("helpers") / "strange_folders_worker.py"
 #: Files of an index, those that a next write makes, and one that nobody would.
 MEMBERS = [
     ("catalog.db", "catalog.db-wal", "catalog.db-shm"),

@@ -183,7 +183,11 @@ def test_what_is_no_readable_picture_gets_a_box(tmp_path):
     assert "hold no picture that can be read" in note_of(tmp_path, "text.png")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=50,
+    deadline=None,
+)
 @given(suffix=st.sampled_from(["png", "jpg", "gif", "webp", "tiff", "bmp"]), data=st.data())
 def test_any_damage_is_a_picture_or_none(tmp_path, suffix, data):
     path = tmp_path / f"a.{suffix}"

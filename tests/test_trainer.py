@@ -1,6 +1,6 @@
-import checks
 import numpy as np
 import pytest
+import trainer_checks
 from conftest import learned as learn_round
 from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array
@@ -40,7 +40,7 @@ TRAINERS = {
 }
 
 
-@pytest.mark.parametrize("check", checks.ALL, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", trainer_checks.ALL, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("maker", TRAINERS.values(), ids=TRAINERS)
 def test_every_trainer(maker, check):
     X, tags = stream()

@@ -20,9 +20,9 @@ from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
+import faults
 import numpy as np
 from conftest import SMALL, tagged
-from helpers import faults
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 COUNT, KILL, FAIL, FAIL_FROM_THEN_ON, DELAY = range(5)
+HERE = Path(__file__).resolve().parent
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
 
@@ -18,12 +19,12 @@ def preloaded(script: Path, folder: Path, *arguments: object) -> subprocess.Pope
     """A Python process that runs `script` under the shim, built in `folder`; its stdout is a pipe of text."""
     library = folder / "faults.so"
     if not library.exists():
-        source = Path(__file__).with_name("faults.c")
+        source = HERE / "faults.c"
         subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     env = {
         **os.environ,
         "LD_PRELOAD": str(library),
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }

@@ -13,8 +13,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from helpers.commit_faults import Child, X, add, reader, refused, start
-from helpers.faults import COUNT, FAIL, KILL, Shim
+from commit_faults import Child, X, add, reader, refused, start
+from faults import COUNT, FAIL, KILL, Shim
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import WOHError

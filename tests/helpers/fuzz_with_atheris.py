@@ -1,12 +1,12 @@
 """Coverage-guided fuzzing with atheris, by hand: pytest does not collect this, CI does not run it.
 
     python -m venv /tmp/a && /tmp/a/bin/pip install -e . atheris
-    /tmp/a/bin/python tests/fuzz_by_hand.py npz /tmp/corpus-npz -max_total_time=600
+    /tmp/a/bin/python tests/helpers/fuzz_with_atheris.py npz /tmp/corpus-npz -max_total_time=600
 
 TARGET is npz, npy, vectors, catalog, codes or model; then a folder for the corpus, which gets the valid files
 that damage starts from; then libFuzzer's own options. It ends at the first exception that is no WOHError, the
 first message that is not one line, crash, or use of more than 2 GB, and leaves the input beside itself as
-crash-... Without atheris: ``WOH_FUZZ=50 pytest tests/test_fuzz.py``.
+crash-... Without atheris: ``WOH_FULL=50 pytest tests/test_fuzz.py``.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ from woh_faiss.store import read_floats
 
 #: Memory a file may take: twice its size and this.
 ALLOWANCE = 16 << 20
-#: Seconds any file may take, and memory at which the system steps in.
-PATIENCE, CEILING = 30, 6 << 30
+#: Seconds of computing that a file may take, seconds of a loaded machine, and memory at which the system
+#: steps in.
+COMPUTING, PATIENCE, CEILING = 30, 600, 6 << 30
 
 D = 7
 SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
@@ -307,6 +308,7 @@ def main() -> None:
     for line in sys.stdin:
         target, path = json.loads(line)
         signal.alarm(PATIENCE)
+        signal.setitimer(signal.ITIMER_PROF, COMPUTING)
         tracemalloc.start()
         try:
             answer: dict[str, Any] = {"messages": attempt(target, Path(path))}
@@ -315,6 +317,7 @@ def main() -> None:
         answer["peak"] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answer), file=answers, flush=True)
 
 

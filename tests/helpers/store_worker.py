@@ -305,7 +305,7 @@ def fork_after_search(path: str) -> None:
         expected = store.view.search(queries, 3)[1].tolist()
 
         def child() -> bool:
-            signal.alarm(20)
+            signal.alarm(600)
             return (
                 store.view.search(queries, 3)[1].tolist() == expected and len(store.view.items([1000])) == 1
             )
@@ -322,7 +322,7 @@ def fork_through(path: str) -> None:
         expected = view.search(queries, 3, through=store.through(view, "ivf"))[1].tolist()
 
         def child() -> bool:
-            signal.alarm(20)
+            signal.alarm(600)
             again = view.search(queries, 3, through=store.through(view, "ivf"))[1].tolist() == expected
             return again and view.search(queries, 3, through=store.through(view, "hnsw"))[1].shape == (
                 5000,

@@ -18,7 +18,7 @@ def embed(text):
 
 def shown(language):
     """The Python block of docs/stacks.md about LangChain or Haystack."""
-    page = (Path(__file__).parents[1] / "docs" / "stacks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text()
     (block,) = re.findall(
         r"```python\n(.*?)```", page.split(f"\n### {language}\n")[1].split("\n### ")[0], re.DOTALL
     )
