@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .errors import ConfigError
@@ -79,6 +81,10 @@ class WOHConfig:
         How many of the newest model files stay on disk.
     seed : int
         Decides every random draw; round t draws from ``default_rng((seed, t))``.
+    overrides : frozenset of str
+        Names of the fields marked * that were given, so that `merged` keeps them under another preset; not a
+        parameter. Where all of them are given at once, as `dataclasses.replace` and `from_dict` of a
+        `to_dict` give them, those that have the preset's own value do not count.
     """
 
     bits: int = 64
@@ -97,14 +103,31 @@ class WOHConfig:
     vector_size: int = 100
     keep_models: int = 2
     seed: int = 0
+    overrides: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Fill in the preset's values, then refuse what no model can be made from."""
-        if self.preset not in PRESETS:
+        if not isinstance(self.preset, str) or self.preset not in PRESETS:
             raise ConfigError(f"preset is {self.preset!r}, expected one of {', '.join(PRESETS)}")
-        for name, value in PRESETS[self.preset].items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        preset = PRESETS[self.preset]
+        given = {name for name in preset if getattr(self, name) is not None}
+        for name in preset.keys() - given:
+            object.__setattr__(self, name, preset[name])
+        self._plain_numbers()
+        self._check()
+        if given == preset.keys():
+            given = {name for name in preset if getattr(self, name) != preset[name]}
+        object.__setattr__(self, "overrides", frozenset(given))
+
+    def _plain_numbers(self) -> None:
+        """NumPy's numbers, which come with grids of hyper-parameters, as Python's, which JSON can hold."""
+        for name in PARAMETERS:
+            value = getattr(self, name)
+            if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
+                plain = int(value) if isinstance(value, numbers.Integral) else float(value)
+                object.__setattr__(self, name, plain)
+
+    def _check(self) -> None:
         for name, least in (
             ("bits", 8), ("anchors", 1), ("iterations", 1), ("sweeps", 1),
             ("min_count", 1), ("vector_size", 1), ("keep_models", 1), ("seed", 0),
@@ -120,7 +143,7 @@ class WOHConfig:
                 raise ConfigError(f"{name} is {value!r}, expected a finite number of at least 0")
         if not self.alpha > 0:
             raise ConfigError(f"alpha is {self.alpha}, expected more than 0 (it keeps every system solvable)")
-        if self.start not in STARTS:
+        if not isinstance(self.start, str) or self.start not in STARTS:
             raise ConfigError(f"start is {self.start!r}, expected one of {', '.join(STARTS)}")
         if self.start == "semantic" and self.beta:
             raise ConfigError(
@@ -134,10 +157,15 @@ class WOHConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by name, as JSON can hold it."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in PARAMETERS}
+
+    def given(self) -> dict[str, Any]:
+        """What makes it again if `WOHConfig` is called with it: `to_dict`, None where the preset decides."""
+        from_preset = PRESETS[self.preset].keys() - self.overrides
+        return {name: None if name in from_preset else getattr(self, name) for name in PARAMETERS}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> WOHConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> WOHConfig:
         """The inverse of `to_dict`.
 
         Raises
@@ -145,8 +173,45 @@ class WOHConfig:
         ConfigError
             A name is unknown or a value out of range.
         """
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(values.keys() - set(known))
+        unknown = sorted(values.keys() - set(PARAMETERS))
         if unknown:
-            raise ConfigError(f"unknown hyper-parameters {', '.join(unknown)}; known: {', '.join(known)}")
+            raise ConfigError(
+                f"unknown hyper-parameters {', '.join(unknown)}; known: {', '.join(PARAMETERS)}"
+            )
         return cls(**values)
+
+
+#: What a model is made from, by name.
+PARAMETERS = tuple(each.name for each in fields(WOHConfig) if each.init)
+
+
+def merged(config: WOHConfig | None, hyper: Mapping[str, Any]) -> WOHConfig:
+    """The one rule for whatever takes both a config and hyper-parameters by name.
+
+    A keyword wins over the config's value, and that over the preset's. The preset is the keyword's, else the
+    config's; of the fields that a preset decides, the config keeps those it was given (its `overrides`) and
+    takes the others from that preset. A keyword of None takes the preset's value.
+
+    Parameters
+    ----------
+    config : WOHConfig, optional
+        None for the defaults.
+    hyper : mapping of str
+        Fields of `WOHConfig` by name.
+
+    Raises
+    ------
+    ConfigError
+        config is something else, a name is unknown, or what results is out of range.
+
+    Examples
+    --------
+    >>> both = merged(WOHConfig(bits=16, iterations=5), {"preset": "paper", "mu": 1.0})
+    >>> both == WOHConfig(bits=16, preset="paper", iterations=5, mu=1.0)
+    True
+    """
+    if config is not None and not isinstance(config, WOHConfig):
+        raise ConfigError(
+            f"config is {config!r}, expected a WOHConfig; give single hyper-parameters by name, as bits=64"
+        )
+    return WOHConfig.from_dict({**({} if config is None else config.given()), **hyper})

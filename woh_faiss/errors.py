@@ -5,6 +5,10 @@ Every message is one line: what was given, what was expected, what to do.
 
 from __future__ import annotations
 
+import sys
+from functools import cache
+from typing import Any
+
 from .display import display_text
 
 
@@ -28,8 +32,25 @@ class MemoryBudgetError(InputError):
     """More memory would be made of a file than `set_max_memory` allows."""
 
 
-class NotFittedError(WOHError):
-    """A hash function was asked for before the first round was learned."""
+class NotFittedError(WOHError, ValueError, AttributeError):
+    """A hash function was asked for before the first round was learned.
+
+    As scikit-learn's error of this name, it is a ValueError and an AttributeError. Where scikit-learn is
+    loaded, it is that error, too: whoever catches theirs has loaded it.
+    """
+
+    def __new__(cls, *args: Any) -> NotFittedError:  # noqa: D102
+        theirs = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", None)
+        return super().__new__(_both(theirs) if theirs and cls is NotFittedError else cls, *args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its public name: the class that is both has none."""
+        return NotFittedError, self.args
+
+
+@cache
+def _both(theirs: type[Exception]) -> type[NotFittedError]:
+    return type("NotFittedError", (NotFittedError, theirs), {"__module__": __name__})
 
 
 class StoreError(WOHError):

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from . import codes
 from .chunks import Chunk, gathered, joined
 from .code_files import checked, read_codes
-from .config import WOHConfig
+from .config import WOHConfig, merged
 from .errors import InputError, StoreError
 from .lasting import IndexLife
 from .store import Round, Store, publish
@@ -39,7 +39,16 @@ class WOHIndex(IndexLife):
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: WOHConfig | None = None, **hyper: Any) -> WOHIndex:
-        """A new index without items at `path`, from a config or from fields of `WOHConfig` by name.
+        """A new index without items at `path`.
+
+        Parameters
+        ----------
+        path : path
+            Where nothing is yet.
+        config : WOHConfig, optional
+            Hyper-parameters.
+        **hyper
+            Fields of `WOHConfig` by name, which win over those of `config`; `config.merged` has the rule.
 
         Raises
         ------
@@ -48,7 +57,7 @@ class WOHIndex(IndexLife):
         StoreError
             Something is at `path` already, or it cannot be written.
         """
-        config = WOHConfig.from_dict({**(config.to_dict() if config else {}), **hyper})
+        config = merged(config, hyper)
         return cls(Store.create(path, config=config.to_dict(), d=codes.stored_bits(config.bits)))
 
     @classmethod
@@ -65,6 +74,15 @@ class WOHIndex(IndexLife):
 
         Each chunk is a round, but a semantic start takes its means and scales from round 1: the first chunks
         are put together until they have `FIRST_ROUND` items.
+
+        Parameters
+        ----------
+        path, config, **hyper
+            As `create`.
+        chunks : iterable of Chunk
+            Each is read once.
+        word_vectors : WordVectors, optional
+            Where vectors of tags come from.
 
         Raises
         ------

@@ -35,7 +35,7 @@ class Learner(Protocol):
 
     codes_: NDArray[np.uint8]
 
-    def partial_fit(self, X: NDArray[Any], tags: TagLists, *, word_vectors: WordVectors | None = None) -> Any:
+    def partial_fit(self, X: NDArray[Any], y: TagLists, /, *, word_vectors: WordVectors | None = None) -> Any:
         """Learn a chunk; `codes_` then holds its (n, bits // 8) packed codes."""
 
     def encode(self, X: NDArray[Any]) -> NDArray[np.uint8]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -193,6 +195,34 @@ def tag_lists(tags: Any) -> TagLists:
     ):
         return TagLists.from_lists(tags)
     return TagLists.from_dense(tags)
+
+
+def class_tags(y: Any) -> Any:
+    """1-D whole numbers as the tags that a 0/1 matrix of these classes has; anything else as it is.
+
+    An estimator's second argument may be labels, as scikit-learn has them. A chunk's tags may not: there
+    numbers are more often ids, counts, or a matrix that lost its shape.
+
+    Raises
+    ------
+    InputError
+        A number is not whole.
+    """
+    if isinstance(y, (TagLists, str, bytes)) or hasattr(y, "tocsr"):
+        return y
+    values = list(y) if isinstance(y, (list, tuple)) else validate.array(y, "tags")
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1 or values.dtype.kind not in "fiubO":
+            return y
+        values = values.tolist()
+    if not values or not all(isinstance(value, (numbers.Real, np.bool_)) for value in values):
+        return y
+    for row, value in enumerate(values):
+        if value != value or value in (math.inf, -math.inf) or value != int(value):
+            raise InputError(
+                f"y of row {row} is {value}, expected tags or class numbers, which are whole numbers"
+            )
+    return TagLists.from_lists([[f"tag{int(value)}"] for value in values])
 
 
 def _tag_names(names: Any, c: int) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from . import codes, validate
 from .adaptive import remembered
 from .chunks import Chunk
-from .config import WOHConfig
-from .errors import InputError, NotFittedError
+from .config import PARAMETERS, WOHConfig, merged
+from .errors import ConfigError, InputError, NotFittedError
 from .hasher import Hasher
 from .kernel import Matrix
 from .learning import Codes, Items, learn_round
@@ -20,11 +20,13 @@ from .memory import Adaptive, Learned
 from .rows import Features, cut
 from .starting import Beginning, Tagged, checked
 from .statistics import Statistics
+from .tag_lists import TagLists, class_tags
 from .tag_vectors import mean_vectors
 from .tags import Vocabulary
 
 if TYPE_CHECKING:
-    from .tag_lists import TagLists
+    from sklearn.utils import Tags
+
     from .vectors import WordVectors
 
 
@@ -35,16 +37,24 @@ class WOH:
     past: every `partial_fit` gives the chunk's items their final codes and makes the function better for
     the queries and chunks to come. Old items are never needed again.
 
+    It is a transformer as scikit-learn has them, which need not be installed: `fit` forgets and learns one
+    chunk, `get_params`, `set_params` and `clone` work, and so does a place in a pipeline or a grid search.
+
     Parameters
     ----------
     config : WOHConfig, optional
-        Hyper-parameters; or give them by name, ``WOH(bits=32, seed=1)``.
+        Hyper-parameters; or give them by name, ``WOH(bits=32, seed=1)``. The attribute has them all.
     A : (m, d) array_like, optional
         The kernel's anchors, instead of `config.anchors` rows drawn from the first chunk.
     W0 : (r, c) array_like, optional
         W to start round 1 of a random start from, columns in the order of `vocabulary_.tags`.
     **hyper
-        Fields of `WOHConfig`, replacing those of `config`.
+        Fields of `WOHConfig`, which win over those of `config`; `config.merged` has the rule.
+
+    Raises
+    ------
+    ConfigError
+        A hyper-parameter is unknown or out of range. This is checked here and not in `fit`.
 
     Attributes
     ----------
@@ -83,12 +93,77 @@ class WOH:
         W0: ArrayLike | None = None,
         **hyper: Any,
     ) -> None:
-        self.config = _configure(config, hyper)
+        self.config = merged(config, hyper)
         self.A = A
         self.W0 = W0
-        self.rounds_ = 0
-        self.vocabulary_ = Vocabulary(self.config.min_count)
-        self._learned: Learned | None = None
+
+    # What it has before the first round; scikit-learn has it that an instance gets these when it is fitted.
+    rounds_ = 0
+    _learned: Learned | None = None
+    _vocabulary: Vocabulary | None = None
+    _learned_with: tuple[WOHConfig, Any, Any] | None = None
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """What to call `WOH` with to make an equal one, nothing learned.
+
+        Parameters
+        ----------
+        deep : bool
+            Has no effect: no parameter is an estimator.
+
+        Returns
+        -------
+        dict
+            ``A``, ``W0``, and every field of `WOHConfig`, None where the preset decides. ``config`` is always
+            None, because its fields are there by name; `WOH.config` has them with the preset's values.
+        """
+        return {"config": None, "A": self.A, "W0": self.W0, **self.config.given()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters by name for the next `fit`; on an error none is changed.
+
+        Parameters
+        ----------
+        **params
+            As the constructor takes them. Those not named stay, unless a `config` is given: it replaces all
+            fields of `WOHConfig`, but for those named beside it. None takes the preset's value.
+
+        Raises
+        ------
+        ConfigError
+            A parameter is unknown or out of range.
+        """
+        arrays = {name: params.pop(name, getattr(self, name)) for name in ("A", "W0")}
+        config = params.pop("config", None)
+        self.config = merged(self.config if config is None else config, params)
+        self.A, self.W0 = arrays["A"], arrays["W0"]
+        return self
+
+    def __repr__(self) -> str:
+        """The call that makes it; A and W0 by their names alone, because they are large."""
+        default, own = WOHConfig().given(), self.config.given()
+        given = [f"{name}={value!r}" for name, value in own.items() if value != default[name]]
+        given += [f"{name}=..." for name, value in (("A", self.A), ("W0", self.W0)) if value is not None]
+        return f"WOH({', '.join(given)})"
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn wants to know of an estimator; nobody else calls it."""
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=True, multi_output=True, single_output=True),
+            transformer_tags=TransformerTags(preserves_dtype=[]),  # features of any dtype, codes of int8
+            input_tags=InputTags(),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._learned is not None
+
+    @property
+    def vocabulary_(self) -> Vocabulary:
+        """The tags so far and their vectors."""
+        return Vocabulary(self.config.min_count) if self._vocabulary is None else self._vocabulary
 
     @property
     def hasher_(self) -> Hasher:
@@ -137,23 +212,51 @@ class WOH:
         """Codes as packed bytes: (n, d) → (n, r // 8) uint8; errors as `Hasher.decision_function`."""
         return self.hasher_.encode(X)
 
-    def partial_fit(
+    def fit(
         self,
         X: ArrayLike,
-        tags: Any,
+        y: Any = None,
         *,
         word_vectors: WordVectors | None = None,
         Z: ArrayLike | None = None,
         B0: ArrayLike | None = None,
     ) -> Self:
-        """Learn one chunk; on an error the estimator is as it was.
+        """Forget all that was learned and learn one chunk: parameters and errors as `partial_fit`."""
+        fresh = type(self)(**self.get_params())
+        fresh.partial_fit(X, y, word_vectors=word_vectors, Z=Z, B0=B0)
+        vars(self).update(vars(fresh) | {"config": self.config})  # an equal one, but scikit-learn checks
+        return self
+
+    def fit_transform(self, X: ArrayLike, y: Any = None, **fit_params: Any) -> NDArray[np.int8]:
+        """``fit(X, y).transform(X)``: codes of the features alone, (n, r) in {-1, +1}.
+
+        The items' own codes, which their tags decided, too, and which an index would store, are `codes_`.
+
+        Parameters
+        ----------
+        X, y, **fit_params
+            As `fit`.
+        """
+        return self.fit(X, y, **fit_params).transform(X)
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: Any,
+        *,
+        word_vectors: WordVectors | None = None,
+        Z: ArrayLike | None = None,
+        B0: ArrayLike | None = None,
+    ) -> Self:
+        """Learn one more chunk; on an error the estimator is as it was.
 
         Parameters
         ----------
         X : (n, d) array_like of a real dtype
             Features.
-        tags : list of str, list of lists of str, 0/1 array, sparse matrix or TagLists
-            What each item was tagged with; see `Chunk.of`.
+        y : list of str, list of lists of str, (n, c) 0/1 array or sparse matrix, TagLists, or (n,) integers
+            What each item was tagged with; see `Chunk.of`. Integers are class numbers, as scikit-learn's
+            labels are: class 3 is the tag "tag3", which is what column 3 of a 0/1 array is called.
         word_vectors : WordVectors, optional
             Where vectors of tags met for the first time come from.
         Z : (n, f) array_like, optional
@@ -165,8 +268,12 @@ class WOH:
         ------
         InputError
             The chunk cannot be used, or is the first and none of its items carries a known tag.
+        ConfigError
+            Parameters were changed since the rounds before; `fit` starts again with them.
         """
-        chunk = Chunk.of(validate.features(X, d=self._learned.hasher.d if self._learned else None), tags)
+        self._check_params()
+        X = validate.features(X, d=self._learned.hasher.d if self._learned else None)
+        chunk = Chunk.of(X, class_tags(y))
         if chunk.tags is None:
             raise InputError("tags are None; give one tag list an item, or encode the items instead")
         Z = None if Z is None else checked("Z", Z, (len(chunk), None))
@@ -182,6 +289,7 @@ class WOH:
         B0: ArrayLike | None = None,
     ) -> Self:
         """`partial_fit` of features that may be on other machines; theirs are checked there."""
+        self._check_params()
         config, n = self.config, features.shape[0]
         vocabulary, coverage, touched = self.vocabulary_.learn(
             tags, word_vectors, seed=config.seed, vector_size=config.vector_size
@@ -206,9 +314,23 @@ class WOH:
             learned, packed = self._learned, _encoded(features, None, self.hasher_)
 
         self.rounds_ += bool(trained.any())
-        self.vocabulary_, self.coverage_, self.touched_ = vocabulary, coverage, touched
+        self._vocabulary, self.coverage_, self.touched_ = vocabulary, coverage, touched
+        self._learned_with = config, self.A, self.W0
         self._learned, self.codes_, self.trained_, self.misfit_ = learned, packed, trained, misfit
         return self
+
+    def _check_params(self) -> None:
+        """ConfigError if a round would go on from what was learned with other parameters."""
+        if self._learned_with is None:
+            return
+        config, A, W0 = self._learned_with
+        names = [name for name in PARAMETERS if getattr(self.config, name) != getattr(config, name)]
+        names += [name for name, given in (("A", A), ("W0", W0)) if getattr(self, name) is not given]
+        if names:
+            raise ConfigError(
+                f"{validate.listed(names)} changed since the rounds before; call fit to start again, "
+                "or set the old value"
+            )
 
     def _round(
         self, chunk: Tagged, df: Matrix, B0: ArrayLike | None
@@ -263,7 +385,7 @@ class WOH:
     ) -> WOH:
         """The estimator that `state` was taken of: further rounds are equal to the bit."""
         woh = cls(config)
-        woh.vocabulary_ = vocabulary
+        woh._vocabulary, woh._learned_with = vocabulary, (config, None, None)
         woh.rounds_ = int(state["rounds"])
         memory = Adaptive.from_arrays(state) if config.start == "semantic" else None
         hasher = Hasher.from_arrays(state, anchors)
@@ -295,10 +417,3 @@ def _encoded(features: Features, wanted: NDArray[np.bool_] | None, hasher: Hashe
 def _same_width(f: int, fitted: int) -> None:
     if f != fitted:
         raise InputError(f"word-vector means have {f} columns, the model was fitted with {fitted}")
-
-
-def _configure(config: WOHConfig | None, hyper: dict[str, Any]) -> WOHConfig:
-    """`config` with the fields in `hyper` replaced; an unknown name is a ConfigError."""
-    if config is not None and "preset" not in hyper:
-        return WOHConfig.from_dict({**config.to_dict(), **hyper})
-    return WOHConfig.from_dict(hyper)

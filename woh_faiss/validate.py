@@ -36,6 +36,8 @@ def features(X: ArrayLike, d: int | None = None, name: str = "features") -> NDAr
         X is not 2-D, not real, has another width than `d`, or holds NaN or infinite values (the
         message names the first bad row).
     """
+    if hasattr(X, "tocsr"):
+        raise InputError(f"{name} are a sparse {type(X).__name__}, expected a dense array; call .toarray()")
     X = np.asanyarray(X)
     if X.dtype.kind not in "fiub":
         raise InputError(f"{name} have dtype {X.dtype}, expected real numbers (float16/32/64 or integers)")

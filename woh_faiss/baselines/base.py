@@ -15,6 +15,7 @@ from woh_faiss import codes, validate
 from woh_faiss.chunks import Chunk
 from woh_faiss.config import WOHConfig
 from woh_faiss.errors import ConfigError, InputError, NotFittedError
+from woh_faiss.tag_lists import class_tags
 from woh_faiss.tags import Vocabulary
 
 if TYPE_CHECKING:
@@ -77,10 +78,10 @@ class Baseline(ABC):
         """One with a config's bits, seed and min_count: a `make` for `protocol.stream`. The rest is WOH's."""
         return cls(config.bits, seed=config.seed, min_count=config.min_count)
 
-    def partial_fit(self, X: ArrayLike, tags: Any, *, word_vectors: WordVectors | None = None) -> Self:
+    def partial_fit(self, X: ArrayLike, y: Any, *, word_vectors: WordVectors | None = None) -> Self:
         """Learn one chunk; parameters and errors as `WOH.partial_fit`."""
         d = None if not self.rounds_ else self.n_features_in_
-        chunk = Chunk.of(validate.features(X, d=d), tags)
+        chunk = Chunk.of(validate.features(X, d=d), class_tags(y))
         if chunk.tags is None:
             raise InputError("tags are None; give one tag list an item")
         self.vocabulary_, _, _ = self.vocabulary_.learn(

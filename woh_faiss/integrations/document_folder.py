@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from woh_faiss.config import WOHConfig
+from woh_faiss.config import merged
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.index import WOHIndex
 
@@ -16,7 +16,7 @@ INDEX, DOCUMENTS = "codes.woh", "documents.sqlite"
 
 def opened(folder: Path, hyper: dict[str, Any]) -> WOHIndex:
     """The index of a folder, made if there is none; it must have the hyper-parameters that are given."""
-    WOHConfig.from_dict(hyper)
+    merged(None, hyper)
     if not os.path.lexists(folder / INDEX):
         if os.path.lexists(folder / DOCUMENTS):
             raise StoreError(f"{folder} has {DOCUMENTS} but no {INDEX}; restore both from a backup")
