@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from keyword import iskeyword
+from typing import Any
 
 import click
+
+from .errors import prepare_streams, stdout_failures
 
 #: Commands by the module they are in; one is imported when it is called, all of them for --help.
 COMMANDS = {
@@ -31,7 +34,18 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports a command when it is needed."""
+    """A group that imports a command when it is needed, and bears any state of the standard streams."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """As click has it; --help and --version print here."""
+        prepare_streams()
+        with stdout_failures():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click has it."""
+        with stdout_failures():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of --help."""

@@ -26,6 +26,7 @@ _RESTORE = "restore it from a backup, or build the index again"
 def verify(folder: Path) -> list[str]:
     """All faults of the index in `folder`, a line each: which file, what, what to do; none if it is sound.
 
+    What a writer that died left, and the next one puts right, is a `Note` among them.
     Reads every file once; takes no lock but for a moment, to tell a writer at work from one that died.
     """
     faults: list[str] = []
@@ -44,6 +45,12 @@ def _state(folder: Path) -> Snapshot | None:
         return database.read(folder, catalog.snapshot)
     except (WOHError, OSError):
         return None
+
+
+class Note(str):
+    """What a writer that died left, which the next write puts right: no fault."""
+
+    __slots__ = ()
 
 
 class _Check:
@@ -227,15 +234,15 @@ class _Check:
         with self.noting("."):
             died = "left by a writer that died; the next write puts it right"
             for path in strays(self.folder, state):
-                self.fault(path.name, died)
+                self.faults.append(Note(f"{path}: {died}"))
             for name, end in ((schema.CODES, codefile.end(d, seen.rows)), (schema.IDS, 8 * seen.rows)):
                 path = self.folder / name
                 if (self.folder / schema.pending(name, seen.generation)).exists() and seen.generation:
                     continue
                 if path.is_file() and (extra := path.stat().st_size - end) > 0:
-                    self.fault(name, f"has {extra} bytes behind its end, {died}")
+                    self.faults.append(Note(f"{path}: has {extra} bytes behind its end, {died}"))
                 elif name == schema.CODES and path.is_file() and codefile.counts(path)[0] < seen.rows:
-                    self.fault(name, f"counts fewer codes than the catalogue, {died}")
+                    self.faults.append(Note(f"{path}: counts fewer codes than the catalogue, {died}"))
 
 
 def _one_line(error: Any) -> str:
