@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -24,21 +26,65 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
 
         try:
             command(*args, **kwargs)
-            if sys.stdout is not None:  # as it is where a shell closed it (`>&-`)
-                sys.stdout.flush()
+            sys.stdout.flush()
         except WOHError as error:
             raise click.ClickException(str(error)) from error
-        except BrokenPipeError:
-            _drop_stdout()  # the reader has seen enough (`| head`)
-        except OSError as error:
-            if error.errno not in _DISK or error.filename is not None:
-                raise
-            _drop_stdout()
-            raise click.ClickException(
-                f"cannot write the results: {error.strerror}; send them to another disk, or free space"
-            ) from error
 
     return run
+
+
+@contextmanager
+def stdout_failures() -> Iterator[None]:
+    """End quietly where nobody reads the results any more, with one line where they cannot be written."""
+    try:
+        yield
+    except BrokenPipeError:
+        _drop_stdout()  # the reader has seen enough (`| head`)
+        raise SystemExit(0) from None
+    except OSError as error:
+        if error.errno not in _DISK or error.filename is not None:
+            raise
+        _drop_stdout()
+        raise click.ClickException(
+            f"cannot write the results: {error.strerror}; send them to another disk, or free space"
+        ) from error
+
+
+class _Notes(io.RawIOBase):
+    """Standard error; what it does not take is lost, since a note is no reason to stop."""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def isatty(self) -> bool:
+        return os.isatty(2)
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while left:
+                left = left[os.write(2, left) :]
+        except OSError:
+            pass
+        return size
+
+
+def prepare_streams() -> None:
+    """The null device in the place of streams that a shell closed (`>&-`); no failure on standard error."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(handle, True)  # as what it stands for; else a file of ours would get its number
+    os.close(handle)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None or sys.stderr is sys.__stderr__:
+        encoding = getattr(sys.stderr, "encoding", "utf-8")
+        sys.stderr = io.TextIOWrapper(_Notes(), encoding, "backslashreplace", write_through=True)
 
 
 def _drop_stdout() -> None:

@@ -94,15 +94,21 @@ def compact(index_path: Path) -> None:
 def verify(index_path: Path, as_json: bool) -> None:
     """Compare every byte of the index with what was written; name each fault and exit 1 if there is one.
 
-    Works on an index that cannot be opened. A JSON line is one fault.
+    Works on an index that cannot be opened. A JSON line is one fault. What a killed writer left, and the next
+    one removes, is a note and no fault.
 
     \b
     Example:
         woh-index verify --json
     """
     from woh_faiss import WOHIndex
+    from woh_faiss.store.verify import Note
 
-    faults = WOHIndex.verify(index_path)
+    found = WOHIndex.verify(index_path)
+    for note in found:
+        if isinstance(note, Note):
+            click.echo(f"note: {note}", err=True)
+    faults = [line for line in found if not isinstance(line, Note)]
     for fault in faults:
         if as_json:
             print_json({"fault": fault})

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from .errors import prepare_streams, stdout_failures
+
 #: Commands by the module they are in; one is imported when it is called, all of them for --help.
 COMMANDS = {
     "build": "build",
@@ -33,12 +35,19 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports a command when it is needed."""
+    """A group that imports a command when it is needed, and bears any state of the standard streams."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """As click has it; --help and --version print here."""
+        prepare_streams()
+        with stdout_failures():
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """The command; what goes wrong is told with names in it shown as text."""
         try:
-            return super().invoke(ctx)
+            with stdout_failures():
+                return super().invoke(ctx)
         except click.exceptions.NoArgsIsHelpError:  # whose message is the help
             raise
         except click.ClickException as error:

@@ -109,3 +109,19 @@ def test_on_duplicate(here):
     replaced = run("add", "again.npz", "--on-duplicate", "replace").stderr
     assert replaced == "round 4: 3 items appended, 3 of them replace older ones; 81 items in all\n"
     assert "is not one of" in run("add", "again.npz", "--on-duplicate", "merge", code=2).stderr
+
+
+def test_what_a_killed_writer_left_is_a_note(here):
+    (here / "index.woh" / "model-9.npz.tmp").write_bytes(b"half")
+    with (here / "index.woh" / "ids.i64").open("ab") as file:
+        file.write(b"tail")
+    done = run("verify", "--json")
+    assert done.stdout == ""
+    assert "note: " in done.stderr
+    assert "model-9.npz.tmp: left by a writer that died; the next write puts it right" in done.stderr
+    assert "ids.i64: has 4 bytes behind its end" in done.stderr
+    assert done.stderr.endswith("is sound\n")
+    (here / "index.woh" / "letter.txt").write_text("dear")
+    assert "is no file of an index" in run("verify", code=1).stdout
+    run("remove", "1")
+    assert not (here / "index.woh" / "model-9.npz.tmp").exists()

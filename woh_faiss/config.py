@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import numbers
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .errors import ConfigError
+from .errors import ConfigError, short
 
 #: What each preset sets. "paper": Zhan et al. 2021, section 4.1, with the constants of the published code.
 #: "adaptive": this project's; docs/adaptive.md has the difference in one table, and what each part is worth.
@@ -34,6 +34,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "refresh_statistics": False,
     },
 }
+
+#: A float's largest; an int may be larger.
+_LARGEST = sys.float_info.max
 
 STARTS = ("random", "semantic")
 
@@ -108,7 +111,7 @@ class WOHConfig:
     def __post_init__(self) -> None:
         """Fill in the preset's values, then refuse what no model can be made from."""
         if not isinstance(self.preset, str) or self.preset not in PRESETS:
-            raise ConfigError(f"preset is {self.preset!r}, expected one of {', '.join(PRESETS)}")
+            raise ConfigError(f"preset is {short(self.preset)}, expected one of {', '.join(PRESETS)}")
         preset = PRESETS[self.preset]
         given = {name for name in preset if getattr(self, name) is not None}
         for name in preset.keys() - given:
@@ -128,30 +131,33 @@ class WOHConfig:
                 object.__setattr__(self, name, plain)
 
     def _check(self) -> None:
-        for name, least in (
-            ("bits", 8), ("anchors", 1), ("iterations", 1), ("sweeps", 1),
-            ("min_count", 1), ("vector_size", 1), ("keep_models", 1), ("seed", 0),
+        for name, least, most in (
+            ("bits", 8, 4096), ("anchors", 1, 100_000), ("iterations", 1, 10_000), ("sweeps", 1, 10_000),
+            ("min_count", 1, 2**31), ("vector_size", 1, 100_000), ("keep_models", 1, 2**31),
+            ("seed", 0, 2**63),
         ):  # fmt: skip
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ConfigError(f"{name} is {value!r}, expected a whole number of at least {least}")
+                raise ConfigError(f"{name} is {short(value)}, expected a whole number of at least {least}")
+            if value > most:  # memory and time grow with their squares
+                raise ConfigError(f"{name} is {short(value)}, expected at most {most}")
         if self.bits % 8:
             raise ConfigError(f"bits is {self.bits}, expected a multiple of 8 (Faiss stores whole bytes)")
         for name in ("alpha", "beta", "theta", "mu"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise ConfigError(f"{name} is {value!r}, expected a finite number of at least 0")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _LARGEST:
+                raise ConfigError(f"{name} is {short(value)}, expected a finite number of at least 0")
         if not self.alpha > 0:
             raise ConfigError(f"alpha is {self.alpha}, expected more than 0 (it keeps every system solvable)")
         if not isinstance(self.start, str) or self.start not in STARTS:
-            raise ConfigError(f"start is {self.start!r}, expected one of {', '.join(STARTS)}")
+            raise ConfigError(f"start is {short(self.start)}, expected one of {', '.join(STARTS)}")
         if self.start == "semantic" and self.beta:
             raise ConfigError(
                 f"beta is {self.beta}, expected 0 with a semantic start, which has no feature block"
             )
         for name in ("refresh_statistics", "weighted"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected true or false")
+                raise ConfigError(f"{name} is {short(getattr(self, name))}, expected true or false")
         if self.start == "semantic" and not self.refresh_statistics:
             raise ConfigError("refresh_statistics is False, expected true with a semantic start")
 

@@ -12,6 +12,16 @@ from typing import Any
 from .display import display_text
 
 
+def short(value: Any) -> str:
+    """repr on one line, cut: a value in a message must not fill the screen."""
+    try:
+        text = ascii(value)
+    except Exception:  # an integer of too many digits, or a repr of somebody's own
+        text = type(value).__name__
+    text = text if text.isprintable() else type(value).__name__
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 class WOHError(Exception):
     """Base class: the command line prints these as one line; anything else is a bug."""
 

@@ -134,6 +134,7 @@ class IndexLife(IndexDeriving):
     def verify(path: str | os.PathLike[str]) -> list[str]:
         """All faults of the index at `path`, a line each: which file, what, what to do; none if it is sound.
 
+        A line of type `store.verify.Note` is no fault: a writer died, and the next one puts it right.
         Every byte is read: codes, ids, models, anchors, catalogue. Opening and searching check lengths and
         layouts only. It works where `open` does not.
         """

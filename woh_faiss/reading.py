@@ -217,6 +217,10 @@ class IndexReader(IndexContents):
             Nothing was learned yet.
         """
         k, view = validate.neighbours(k), self._follow()
+        if isinstance(tags, str) or not isinstance(tags, Iterable):
+            raise InputError(
+                f"tags is {validate.short(tags)}, expected a list of tags, or a list of such lists"
+            )
         lists: Any = [tags] if all(isinstance(tag, str) for tag in tags) else tags
         H = self._meaning_of(view).bits(lists, word_vectors)
         if xq is not None:
@@ -229,6 +233,7 @@ class IndexReader(IndexContents):
     def explain(self, ids: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
         """The tags that each indexed item's code predicts, best first, with scores: `Meaning.predicted`."""
         view = self._store.view
+        most = validate.whole_number(most, "most", 1)
         packed = codes.unpad(view.codes(np.atleast_1d(np.asarray(ids))), self.config.bits)
         return self._meaning_of(view).predicted(packed, most)
 

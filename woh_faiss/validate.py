@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import budget
 from .errors import InputError
+from .errors import short as short
 
 #: Rows checked at a time, so that a memory-mapped array is never read whole.
 BLOCK = 8192
@@ -38,7 +39,9 @@ def features(X: ArrayLike, d: int | None = None, name: str = "features") -> NDAr
     """
     if hasattr(X, "tocsr"):
         raise InputError(f"{name} are a sparse {type(X).__name__}, expected a dense array; call .toarray()")
-    X = np.asanyarray(X)
+    X = array(X, name, np.asanyarray)
+    if isinstance(X, np.matrix):  # whose rows are never 1-D
+        X = np.asarray(X)
     if X.dtype.kind not in "fiub":
         raise InputError(f"{name} have dtype {X.dtype}, expected real numbers (float16/32/64 or integers)")
     if X.ndim != 2:
@@ -99,7 +102,20 @@ def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
 
 def neighbours(k: Any, name: str = "k") -> int:
     """A count such as k as a Python int of at least 1: `whole_number`."""
-    return whole_number(k, name, 1)
+    number = whole_number(k, name, 1)
+    if number >= 2**31 - 1:
+        raise InputError(f"{name} is {short(number)}, expected less than {2**31 - 1}")
+    return number
+
+
+#: Empty places that an answer may have: 3 GB of them.
+_MOST_EMPTY = 2**28
+
+
+def empty_places(n: int, k: int, held: int) -> None:
+    """InputError where n queries for k of `held` items would answer with little else than empty places."""
+    if n * (k - held) > _MOST_EMPTY:
+        raise InputError(f"k is {k}, and there are {held} items for {n} queries; ask for fewer")
 
 
 def selector(params: Any, allow: Any) -> Any:
@@ -140,11 +156,13 @@ def whole_number(value: Any, name: str, least: int) -> int:
         Not an integer, or less.
     """
     try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
         number = int(value.__index__())
     except (AttributeError, TypeError):
-        raise InputError(f"{name} is {value!r}, expected a whole number of at least {least}") from None
+        raise InputError(f"{name} is {short(value)}, expected a whole number of at least {least}") from None
     if number < least:
-        raise InputError(f"{name} is {number}, expected at least {least}")
+        raise InputError(f"{name} is {short(number)}, expected at least {least}")
     return number
 
 
@@ -247,19 +265,12 @@ def plain(values: ArrayLike, name: str) -> NDArray[Any]:
     return array(M.tolist(), name) if M.dtype == object else M
 
 
-def array(values: ArrayLike, name: str) -> NDArray[Any]:
+def array(values: ArrayLike, name: str, made: Callable[..., NDArray[Any]] = np.asarray) -> NDArray[Any]:
     """An array of what numpy makes one of; InputError where it does not."""
     try:
-        return np.asarray(values)
+        return made(values)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} are no array ({' '.join(str(error).split())[:160]})") from error
-
-
-def short(value: Any) -> str:
-    """repr on one line, cut: a value in a message must not fill the screen."""
-    text = ascii(value)
-    text = text if text.isprintable() else type(value).__name__
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

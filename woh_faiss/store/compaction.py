@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.errors import InputError, StoreError
+from woh_faiss.errors import InputError, StoreError, short
 
 from . import catalog, cells, codefile, database, files, schema, spent
 from .model import Model, Npy
@@ -124,7 +124,7 @@ def rollback(writing: Writing, number: int) -> int:
     run, old, earliest = writing.connection, writing.snapshot, writing.state.restorable
     if not 0 <= number < old.round:
         raise InputError(
-            f"round is {number}, expected 0 or more and an earlier one than the newest, {old.round}"
+            f"round is {short(number)}, expected 0 or more and an earlier one than the newest, {old.round}"
         )
     with database.failures(writing.folder, 0):
         found = catalog.rounds(run, number, number)

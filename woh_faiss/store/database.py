@@ -164,14 +164,23 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
             failed = error
         while True:
             _refuse_log(path, failed)  # immutable would look past what is in there
-            before = path.stat()
+            before = _stat(path)
             with closing(connect(path, "immutable=1", 0)) as connection:
                 schema.check(connection, folder)
                 answer = query(connection)
-            after = path.stat()
+            after = _stat(path)
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                 _refuse_log(path, failed)  # a writer that came meanwhile may have renamed files already
                 return answer
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        raise StoreError(
+            f"{path} is missing: its folder was removed or renamed; open it where it is now"
+        ) from None
 
 
 #: What SQLite says where it cannot make its side files.

@@ -210,7 +210,7 @@ def derive(store: Store, kind: str, given: Mapping[str, Any], bits: int, timeout
 
 
 def _check_kind(kind: str, name: str = "kind", also: str = "") -> None:
-    if kind not in kinds.SUBLINEAR:
+    if not isinstance(kind, str) or kind not in kinds.SUBLINEAR:
         expected = ", ".join(kinds.SUBLINEAR)
         raise InputError(f"{name} is {validate.short(kind)}, expected one of {expected}{also}")
 

@@ -106,6 +106,7 @@ class Scan:
         """
         k, codes = validate.neighbours(k), self._checked(codes)
         n = len(codes)
+        validate.empty_places(n, k, self.ntotal)
         some = min(k, self.ntotal) if n else 0  # Faiss does not clamp k
         if some:
             if self.ntotal == self.rows:

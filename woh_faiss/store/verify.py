@@ -28,6 +28,7 @@ _RESTORE = "restore it from a backup, or build the index again"
 def verify(folder: Path) -> list[str]:
     """All faults of the index in `folder`, a line each: which file, what, what to do; none if it is sound.
 
+    What a writer that died left, and the next one puts right, is a `Note` among them.
     Reads every file once. Writers wait for a moment, in which what is left of one that died is looked for.
     """
     faults: list[str] = []
@@ -46,6 +47,12 @@ def _state(folder: Path) -> Snapshot | None:
         return database.read(folder, catalog.snapshot)
     except (WOHError, OSError):
         return None
+
+
+class Note(str):
+    """What a writer that died left, which the next write puts right: no fault."""
+
+    __slots__ = ()
 
 
 class _Check:
@@ -225,7 +232,7 @@ class _Check:
         with self.noting("."):
             died = "left by a writer that died; the next write puts it right"
             for path in strays(self.folder, state):
-                self.fault(path.name, died)
+                self.faults.append(Note(f"{path}: {died}"))
             for name, end in ((schema.CODES, codefile.end(d, seen.rows)), (schema.IDS, 8 * seen.rows)):
                 path = self.folder / name
                 if seen.generation and os.path.lexists(self.folder / schema.pending(name, seen.generation)):
@@ -233,9 +240,9 @@ class _Check:
                 if not path.is_file() or path.is_symlink():
                     continue
                 if (extra := path.stat().st_size - end) > 0:
-                    self.fault(name, f"has {extra} bytes behind its end, {died}")
+                    self.faults.append(Note(f"{path}: has {extra} bytes behind its end, {died}"))
                 elif name == schema.CODES and codefile.counts(path)[0] < seen.rows:
-                    self.fault(name, f"counts fewer codes than the catalogue, {died}")
+                    self.faults.append(Note(f"{path}: counts fewer codes than the catalogue, {died}"))
 
 
 def _one_line(error: Any) -> str:

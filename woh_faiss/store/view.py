@@ -321,4 +321,6 @@ def _whole_numbers(ids: ArrayLike) -> list[int]:
     wanted = np.asarray(ids)
     if wanted.size and wanted.dtype.kind not in "iu":
         raise InputError(f"ids have dtype {wanted.dtype}, expected integers")
+    if wanted.ndim > 1:
+        raise InputError(f"ids have shape {wanted.shape}, expected 1-D integers")
     return [int(id_) for id_ in wanted.ravel().tolist()]
