@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from conftest import SMALL, tagged
 
 from woh_faiss import WOHIndex
-from woh_faiss.errors import WOHError
+from woh_faiss.errors import StoreError, WOHError
 from woh_faiss.store import schema
 
 FILES = ["catalog.db", "codes.faiss", "ids.i64", "anchors.npy", "model-1.npz", "model-2.npz"]
@@ -199,3 +200,17 @@ def test_what_is_no_index(tmp_path):
     (tmp_path / "file").touch()
     for name in ("none", "file", ""):
         assert "no index at" in WOHIndex.verify(tmp_path / name)[0]
+
+
+def test_a_file_of_a_terabyte_in_the_anchors_place_is_refused_at_once(index):
+    path = index.path / "anchors.npy"
+    held = path.read_bytes()
+    for head in (held, b""):
+        path.write_bytes(head)
+        with path.open("r+b") as file:
+            file.truncate(1 << 40)
+        start = time.process_time()
+        assert any("anchors.npy cannot be read" in fault for fault in WOHIndex.verify(index.path))
+        with WOHIndex.open(index.path) as other, pytest.raises(StoreError, match="anchors.npy cannot be read"):
+            other.search(np.zeros((1, other.d)), 1)
+        assert time.process_time() - start < 60  # of hours

@@ -128,6 +128,11 @@ _MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 class Npy(_Held):
     """A .npy file, memory-mapped when asked for."""
 
+    def check(self, fingerprint: str | None) -> None:
+        """As the base class; a file that is longer than its header says is not read to its end."""
+        self.read()
+        super().check(fingerprint)
+
     def read(self) -> NDArray[Any]:
         """The array; StoreError if the file is damaged."""
         try:
