@@ -211,6 +211,6 @@ def test_a_file_of_a_terabyte_in_the_anchors_place_is_refused_at_once(index):
             file.truncate(1 << 40)
         start = time.process_time()
         assert any("anchors.npy cannot be read" in fault for fault in WOHIndex.verify(index.path))
-        with WOHIndex.open(index.path) as other, pytest.raises(StoreError, match="anchors.npy cannot be read"):
+        with WOHIndex.open(index.path) as other, pytest.raises(StoreError, match="cannot be read"):
             other.search(np.zeros((1, other.d)), 1)
         assert time.process_time() - start < 60  # of hours
