@@ -162,7 +162,7 @@ def open_regular(path: Path) -> io.BufferedReader:
     return io.BufferedReader(_Unshared(path))
 
 
-def fingerprint(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
