@@ -115,7 +115,7 @@ def benchmark(
     """
     from woh_faiss.benchmark import Records, Setting, cells, measure, write
     from woh_faiss.benchmark import paper as papers
-    from woh_faiss.benchmark.cells import digest
+    from woh_faiss.benchmark.cells import data_digest
     from woh_faiss.datasets import prepared, with_split
     from woh_faiss.plots import figure
     from woh_faiss.vectors import WordVectors
@@ -143,7 +143,7 @@ def benchmark(
     elif tagged and data.tags is not None:
         data = data.rows(data.tags.indptr[1:] > data.tags.indptr[:-1])
     setting = Setting(n_chunks, queries, min_count, size, own)
-    records = Records(output, digest(data), setting)
+    records = Records(output, data_digest(data), setting)
     missing = [cell for cell in planned if cell not in records]
 
     def work() -> Iterator[Cell]:

@@ -14,7 +14,7 @@ from test_cli import run
 from woh_faiss import Chunk, WOHConfig, benchmark
 from woh_faiss.baselines import METHODS
 from woh_faiss.benchmark import NAMES, Cell, Records, Setting, cells, measure, paper
-from woh_faiss.benchmark.cells import digest
+from woh_faiss.benchmark.cells import data_digest
 from woh_faiss.benchmark.convergence import by_iteration, objective
 from woh_faiss.benchmark.report import table
 from woh_faiss.chunks import joined
@@ -106,20 +106,20 @@ def test_cells_leave_out_what_a_method_cannot_do():
 
 
 def test_data_has_one_name_whatever_holds_it(chunk):
-    assert digest(chunk) == digest(social())
-    assert digest(chunk) != digest(social(seed=1))
-    assert digest(chunk) != digest(replace(chunk, labels=~np.asarray(chunk.labels)))
+    assert data_digest(chunk) == data_digest(social())
+    assert data_digest(chunk) != data_digest(social(seed=1))
+    assert data_digest(chunk) != data_digest(replace(chunk, labels=~np.asarray(chunk.labels)))
 
 
 def test_a_cell_is_measured_once(chunk, tmp_path):
     cell, other = Cell("lsh", 16, 0), Cell("lsh", 16, 1)
-    records = Records(tmp_path, digest(chunk), SETTING)
+    records = Records(tmp_path, data_digest(chunk), SETTING)
     records.add(cell, measure(chunk, cell, SETTING))
-    again = Records(tmp_path, digest(chunk), SETTING)
+    again = Records(tmp_path, data_digest(chunk), SETTING)
     assert cell in again
     assert other not in again
-    assert cell not in Records(tmp_path, digest(social(seed=1)), SETTING)
-    assert cell not in Records(tmp_path, digest(chunk), Setting(chunks=4, queries=30, min_count=1))
+    assert cell not in Records(tmp_path, data_digest(social(seed=1)), SETTING)
+    assert cell not in Records(tmp_path, data_digest(chunk), Setting(chunks=4, queries=30, min_count=1))
     assert again.of([other, cell]) == records.of([cell])
 
 

@@ -463,3 +463,29 @@ def test_the_query_path_stays_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_digest_is_of_what_a_chunk_says_and_not_of_how_it_lies_in_memory(tmp_path):
+    X = np.random.default_rng(0).normal(size=(9000, 3))
+    tags, ids = ["a b", "c", ""] * 3000, np.arange(9000)
+    digest = Chunk.of(X, tags, ids=ids).digest()
+    np.save(tmp_path / "X.npy", X)
+    for same in (np.asfortranarray(X), np.repeat(X, 2, axis=1)[:, ::2], np.load(tmp_path / "X.npy", "r")):
+        assert Chunk.of(same, [text.split() for text in tags], ids=ids.tolist()).digest() == digest
+    other = X.copy()
+    other[-1, -1] += 1e-9
+    different = [
+        Chunk.of(other, tags, ids=ids),
+        Chunk.of(X.astype(np.float32), tags, ids=ids),
+        Chunk.of(X, ["a", "b c", ""] * 3000, ids=ids),
+        Chunk.of(X, None, ids=ids),
+        Chunk.of(X, tags, ids=ids + 1),
+        Chunk.of(X, tags),
+        Chunk.of(X, tags, keys=[str(i) for i in ids]),
+    ]
+    assert len({digest, *(chunk.digest() for chunk in different)}) == 8
+
+
+def test_sparse_features_say_so():
+    with pytest.raises(InputError, match="features are a sparse csr_array, expected a dense array; call"):
+        Chunk.of(sparse.csr_array(np.eye(3)), ["a", "b", "c"])

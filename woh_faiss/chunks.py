@@ -5,6 +5,7 @@ Everything a user may hand in is checked here, once; inner modules trust a `Chun
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,9 @@ class Chunk:
             Anything is not as described; the message names the array and, where it can, the row.
         """
         X = validate.features(
-            features if isinstance(features, np.memmap) else validate.array(features, "features")
+            features
+            if isinstance(features, np.memmap) or hasattr(features, "tocsr")
+            else validate.array(features, "features")
         )
         n = len(X)
         if n == 0:
@@ -108,6 +111,23 @@ class Chunk:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of what it says, in whatever file it says it: features, tags, ids and keys.
+
+        Of features that are on other machines only shape and dtype are in it.
+        """
+        X = self.features
+        sha = hashlib.sha256(repr((X.shape, X.dtype.str)).encode())
+        for start in range(0, len(X), validate.BLOCK) if isinstance(X, np.ndarray) else ():
+            sha.update(np.ascontiguousarray(X[start : start + validate.BLOCK]).data)
+        if self.tags is not None:
+            sha.update("\0".join(self.tags.names).encode())
+            sha.update(np.ascontiguousarray(self.tags.indptr).data)
+            sha.update(np.ascontiguousarray(self.tags.indices).data)
+        for names in (self.ids, self.keys):
+            sha.update(repr(None if names is None else names.tolist()).encode())
+        return sha.hexdigest()
 
     def rows(self, select: slice | NDArray[Any]) -> Chunk:
         """The items of a slice, an int array or an (n,) bool mask; a slice copies no features."""

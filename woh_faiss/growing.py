@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -20,11 +19,9 @@ from .hasher import Hasher
 from .naming import (
     Named,
     OnDuplicate,
-    names,
     resolve,
     to_remove,
 )  # fmt: skip
-from .rows import blocks
 from .store import Round, Snapshot, Store
 from .store.writing import Writing
 from .tags import Vocabulary, normalised
@@ -63,7 +60,7 @@ class Grower:
         on_duplicate: OnDuplicate,
         chunk_hash: str | None = None,
     ) -> Round:
-        """Learn `chunk` and append it; see `WOHIndex.update`. `chunk_hash` is its `digest`, if known."""
+        """Learn `chunk` and append it; see `WOHIndex.update`. `chunk_hash`: its `Chunk.digest`, if known."""
 
         def fit(trainer: WOH, chunk: Chunk) -> None:
             trainer.partial_fit(chunk.features, chunk.tags, word_vectors=word_vectors)
@@ -86,7 +83,7 @@ class Grower:
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
-                return self._nothing_new(chunk_hash or digest(chunk), named, writing)
+                return self._nothing_new(chunk_hash or chunk.digest(), named, writing)
             trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
@@ -104,7 +101,7 @@ class Grower:
                 model=trainer.state() if learned else None,
                 anchors=None if writing.has_anchors else trainer.anchors_,
                 tag_rows=trainer.vocabulary_.rows(trainer.touched_),
-                chunk_hash=chunk_hash or digest(chunk),
+                chunk_hash=chunk_hash or chunk.digest(),
                 health=codes.health(trainer.codes_) | asdict(trainer.coverage_) | _skipped(named),
                 remove=named.replaced,
                 numbered=named.numbered,
@@ -116,7 +113,7 @@ class Grower:
     def add(
         self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate, chunk_hash: str | None = None
     ) -> Round:
-        """Encode `chunk` and append it; see `WOHIndex.add`. `chunk_hash` is its `digest`, if known."""
+        """Encode `chunk` and append it; see `WOHIndex.add`. `chunk_hash` is its `Chunk.digest`, if known."""
         return self._appended(chunk, lambda X: self._hasher().encode(X), timeout, on_duplicate, chunk_hash)
 
     def add_codes(self, chunk: Chunk, model: str, timeout: float, on_duplicate: OnDuplicate) -> Round:
@@ -148,7 +145,7 @@ class Grower:
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
-                return self._nothing_new(chunk_hash or digest(chunk), named, writing)
+                return self._nothing_new(chunk_hash or chunk.digest(), named, writing)
             started = time.perf_counter()
             self._check(writing.snapshot)
             packed = encode(named.chunk.features)
@@ -161,7 +158,7 @@ class Grower:
                 tags=[[]] * len(packed) if tags is None else normalised(tags),
                 trained=0,
                 seconds=time.perf_counter() - started,
-                chunk_hash=chunk_hash or digest(chunk),
+                chunk_hash=chunk_hash or chunk.digest(),
                 health=codes.health(packed) | _skipped(named),
                 remove=named.replaced,
                 numbered=named.numbered,
@@ -222,23 +219,6 @@ class Grower:
         model = self._store.view.learned()
         with model.damage():
             return WOH.from_state(self._config, model, self._store.view.anchor_rows(), vocabulary)
-
-
-def digest(chunk: Chunk) -> str:
-    """SHA-256 over what the chunk says, in whatever file it says it; names the chunk in the catalogue.
-
-    Of features that are on other machines only shape and dtype are in it.
-    """
-    sha = hashlib.sha256(repr((chunk.features.shape, chunk.features.dtype.str)).encode())
-    for rows in blocks(len(chunk)) if isinstance(chunk.features, np.ndarray) else ():
-        sha.update(np.ascontiguousarray(chunk.features[rows]).data)
-    if chunk.tags is not None:
-        sha.update("\0".join(chunk.tags.names).encode())
-        sha.update(np.ascontiguousarray(chunk.tags.indptr).data)
-        sha.update(np.ascontiguousarray(chunk.tags.indices).data)
-    for named in names(chunk):
-        sha.update(repr(named).encode())
-    return sha.hexdigest()
 
 
 def _worst(ids: NDArray[np.int64], misfit: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -260,9 +260,7 @@ class WOHIndex(IndexLife):
 
     def _learn_parts(self, parts: list[Chunk], word_vectors: WordVectors | None) -> None:
         """Learn chunks together, as a round that says of each that it is in it."""
-        from .growing import digest
-
-        chunk_hash = " ".join(digest(part) for part in parts)
+        chunk_hash = " ".join(part.digest() for part in parts)
         self._grow.update(joined(parts, own_names=True), word_vectors, 10.0, "error", chunk_hash)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .chunks import Chunk
 from .errors import InputError
-from .growing import Grower, digest
+from .growing import Grower
 from .naming import OnDuplicate, check_policy
 from .store import Round, Store
 
@@ -34,11 +34,11 @@ def extended(
     total = len(inputs)
     if inputs.whole and total > 1:
         known = Known(store, on_duplicate, again)
-        new = ((p.where, p.chunk) for p in inputs.pieces() if known.take(digest(p.chunk), p.chunk) is None)
+        new = ((p.where, p.chunk) for p in inputs.pieces() if known.take(p.chunk.digest(), p.chunk) is None)
         grower.check(new, learn, on_duplicate)
     known = Known(store, on_duplicate, again)
     for piece in inputs.pieces():
-        chunk_hash = digest(piece.chunk)
+        chunk_hash = piece.chunk.digest()
         there = known.take(chunk_hash, piece.chunk)
         if there is not None:
             if note is not None:

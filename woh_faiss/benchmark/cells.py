@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from woh_faiss import growing
 from woh_faiss.baselines import METHODS
 from woh_faiss.baselines.faiss_yardsticks import MAKERS
 from woh_faiss.chunks import Chunk
@@ -129,9 +128,9 @@ def cells(
     return found
 
 
-def digest(chunk: Chunk) -> str:
+def data_digest(chunk: Chunk) -> str:
     """SHA-256 over what the data say, labels and groups too: names the data that a record is of."""
-    sha = hashlib.sha256(growing.digest(chunk).encode())
+    sha = hashlib.sha256(chunk.digest().encode())
     for array in (chunk.labels, chunk.groups):
         sha.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]

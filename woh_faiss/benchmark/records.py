@@ -35,7 +35,7 @@ class Records:
     folder : path
         Made if it is not there.
     data : str
-        Name of the data, `cells.digest`.
+        Name of the data, `cells.data_digest`.
     setting : Setting
         Of the benchmark; lines of others stay, and are not among `of`.
 

@@ -232,7 +232,7 @@ def open_regular(path: Path) -> io.BufferedReader:
     return io.BufferedReader(_Unshared(path, opener=descriptor))
 
 
-def fingerprint(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

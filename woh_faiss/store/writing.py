@@ -242,4 +242,4 @@ class Writing(Lookups):
     def write_file(self, name: str, write: Any) -> str:
         """A new file of the folder; SHA-256 of its bytes."""
         files.replace(self.folder / name, write)
-        return files.fingerprint(self.folder / name)
+        return files.sha256_of(self.folder / name)
