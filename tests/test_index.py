@@ -14,7 +14,6 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss import WOH, Chunk, WOHIndex, codes
 from woh_faiss.errors import ConfigError, InputError, LockedError, NotFittedError, StoreError, WOHError
-from woh_faiss.index import _unfinished
 
 
 def naive_search(stored, ids, query, k):
@@ -367,11 +366,10 @@ def test_build_takes_back_all_of_it_whatever_stops_it(tmp_path):
 
 
 def test_build_is_not_in_the_way_of_what_is_there(tmp_path):
-    """A dead link is something; what a killed build of the same process number left is not."""
+    """A dead link is something."""
     (tmp_path / "link.woh").symlink_to("nowhere")
     with pytest.raises(StoreError, match=r"link\.woh exists already"):
         WOHIndex.build(tmp_path / "link.woh", [Chunk.of(*tagged(0))], **SMALL)
-    WOHIndex.create(_unfinished(tmp_path / "a.woh")).close()
     WOHIndex.build(tmp_path / "a.woh", [Chunk.of(*tagged(0))], **SMALL).close()
     assert {path.name for path in tmp_path.iterdir()} == {"link.woh", "a.woh"}
     with pytest.raises(StoreError, match="File name too long"):

@@ -101,7 +101,8 @@ class WOHIndex(IndexLife):
                 prefix=".woh-index-", suffix=".building", dir=final.parent, ignore_cleanup_errors=True
             )
         except OSError as error:
-            raise StoreError(f"cannot create {final}: {error.strerror}; choose another --index") from error
+            why = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise StoreError(f"cannot create {final}: {why}; choose another --index") from error
         with hidden as folder:  # whose name nobody can guess, and into which nobody else can look
             unfinished = Path(folder, "index")
             with cls.create(unfinished, config, **hyper) as index:

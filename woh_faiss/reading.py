@@ -101,7 +101,7 @@ class IndexReader(IndexContents):
             raise InputError(
                 "through goes without allow and deny, which need the scan of all codes; drop one"
             )
-        if rerank is not None and validate.neighbours(rerank, "rerank") < k:
+        if rerank is not None and validate.whole_number(rerank, "rerank", 1) < k:
             raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
         view = self._follow()
         if view.model is None:  # no items either: nothing can be encoded before the first round
@@ -228,7 +228,7 @@ class IndexReader(IndexContents):
             if len(of_features) != len(H):
                 raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
             H = unit_rows(H) + unit_rows(of_features)
-        return _reranked(view, H, k, max(k, validate.neighbours(rerank, "rerank")), allow, deny)
+        return _reranked(view, H, k, max(k, validate.whole_number(rerank, "rerank", 1)), allow, deny)
 
     def explain(self, ids: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
         """The tags that each indexed item's code predicts, best first, with scores: `Meaning.predicted`."""
