@@ -18,6 +18,7 @@ from woh_faiss.store import files
 from woh_faiss_cli.main import main
 
 WORKER = Path(__file__).with_name("helpers") / "backup_worker.py"
+ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
 XQ = tagged(7, n=3)[0]
 
 
@@ -140,7 +141,7 @@ def test_beside_a_writer_each_copy_is_a_committed_state(index, tmp_path):
     log = tmp_path / "log"
     arguments = [sys.executable, WORKER, index.path, log, "12"]
     known = []
-    with subprocess.Popen(arguments) as writer:
+    with subprocess.Popen(arguments, env=ENV) as writer:
         while writer.poll() is None:
             index.backup(tmp_path / "copy")
             assert WOHIndex.verify(tmp_path / "copy") == []
