@@ -636,7 +636,10 @@ DAMAGE = {
         "no woh-faiss catalogue",
     ),
     "broken catalogue": (lambda p: rewrite(p / "catalog.db", 100, b"\x07" * 3000), "catalog.db is damaged"),
-    "no table": (lambda p: sql(p / "catalog.db", "DROP TABLE rounds"), "cannot be used.*no such table"),
+    "no table": (
+        lambda p: sql(p / "catalog.db", "DROP TABLE rounds"),
+        "does not hold what a catalogue holds.*no such table",
+    ),
     "newer": (
         lambda p: sql(p / "catalog.db", "PRAGMA user_version = 9"),
         "format 9.*up to 3: upgrade woh-faiss",
