@@ -1,6 +1,7 @@
 """Odd values in the place of every number, list and array of the public interface: one line each."""
 
 import shutil
+import zipfile
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from woh_faiss import WOHConfig, WOHIndex
+from woh_faiss import WOHConfig, WOHIndex, read_chunk
 from woh_faiss.errors import ConfigError, InputError, StoreError, WOHError
 
 XQ = tagged(8, n=2)[0]
@@ -130,3 +131,19 @@ def test_a_folder_that_is_removed_while_it_is_open_is_named(tmp_path):
         ):  # fmt: skip
             with pytest.raises(StoreError, match=r"catalog.db .*(is missing|cannot be opened)|no index at"):
                 act()
+
+
+@pytest.mark.parametrize("shape", ["(True, 4)", "(1, True)", "(-1, -4)"])
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_header_whose_shape_is_none_is_refused(tmp_path, shape, mapped):
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    size = 4 if shape == "(1, True)" else 16
+    data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + bytes(size)
+    path = tmp_path / "features.npy"
+    path.write_bytes(data)
+    if not mapped:
+        path = tmp_path / "chunk.npz"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("features.npy", data)
+    with pytest.raises(InputError, match="damaged header"):
+        read_chunk(path)

@@ -265,6 +265,8 @@ def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool,
         raise InputError(
             f"{where} does not start with an .npy header ({reason(error)}); write it with np.save(z)"
         ) from error
+    if any(isinstance(length, bool) for length in shape):  # numpy takes them, and stumbles later
+        raise InputError(f"{where} has a damaged header: its shape is {shape}; write it again")
     return tuple(int(length) for length in shape), bool(fortran), dtype
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, codefile, database, files, schema
@@ -110,7 +111,9 @@ class View:
 
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """The stored codes of `ids`, (n, d // 8); StoreError names the first id that is not there."""
-        rows = [item.row for item in self.items(ids)]
+        if (wanted := validate.array(ids, "ids")).ndim > 1:
+            raise InputError(f"ids have shape {wanted.shape}, expected 1-D integers")
+        rows = [item.row for item in self.items(wanted)]
         found: NDArray[np.uint8] = self.mapped.codes[np.asarray(rows, dtype=np.intp)]
         return found
 
@@ -318,9 +321,7 @@ def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | N
 
 
 def _whole_numbers(ids: ArrayLike) -> list[int]:
-    wanted = np.asarray(ids)
+    wanted = validate.array(ids, "ids")
     if wanted.size and wanted.dtype.kind not in "iu":
         raise InputError(f"ids have dtype {wanted.dtype}, expected integers")
-    if wanted.ndim > 1:
-        raise InputError(f"ids have shape {wanted.shape}, expected 1-D integers")
     return [int(id_) for id_ in wanted.ravel().tolist()]
