@@ -128,7 +128,6 @@ PLANTS: dict[str, Callable[[Path, Path], object]] = {
     "link to an empty file": lambda path, bait: path.symlink_to(bait / "empty"),
     "link to nothing": lambda path, bait: path.symlink_to(bait / "nothing"),
     "link to another index": lambda path, bait: path.symlink_to(bait / "another.woh" / path.name),
-    "hard link": lambda path, bait: os.link(bait / "file", path),
     "FIFO": lambda path, bait: os.mkfifo(path),
     "socket": _socket,
     "directory": lambda path, bait: path.mkdir(),
