@@ -1,7 +1,7 @@
 /* Kills, fails or delays a process at one of its system calls; preloaded, and told where by fault_shim.py.
 
-Only calls of the thread that armed it count, and only while it is armed. The first locks of mutexes after a call
-count, too, where libsqlite3 takes them: between the two copies of the header of the log's index it has a memory
+Only calls of the thread that armed it count, and only while it is armed. The first lock of a mutex after a call
+counts, too, where libsqlite3 takes it: between the two copies of the header of the log's index it has a memory
 barrier, and no call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ enum { COUNT, KILL, FAIL, FAIL_ON, DELAY };
 static int armed, mode, value;
 static long owner, count, target, locks;
 
-#define LOCKS_AFTER_A_CALL 3
+#define LOCKS_AFTER_A_CALL 1
 static char names[1 << 16];
 static size_t written;
 static uintptr_t sqlite_from, sqlite_to;
