@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from woh_faiss import WOHIndex
+from woh_faiss import WOHIndex, budget
 from woh_faiss import rows as rows_module
 from woh_faiss.learning import Items, learn_round
 from woh_faiss.rows import Rows, blocks
@@ -67,6 +67,13 @@ def tmp_path(request, tmp_path):
         return
     with tempfile.TemporaryDirectory(prefix="woh-", dir=DISK if DISK.is_dir() else None) as folder:
         yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch):
+    """What a command that runs in this process says of memory ends with the test."""
+    monkeypatch.setattr(budget, "_limit", budget.DEFAULT)
+    monkeypatch.setattr(budget, "_kernel", False)
 
 
 def golden(name):

@@ -428,7 +428,7 @@ def test_a_catalogue_that_lies_about_it_is_refused(index, change):
     with run_:
         run_.execute("UPDATE meta SET value = ? WHERE name = 'state'", (json.dumps(state),))
     run_.close()
-    with pytest.raises(StoreError, match=r"catalog.db cannot be used; .*meta.state"):
+    with pytest.raises(StoreError, match=r"catalog.db is damaged; .*meta.state"):
         WOHIndex.open(index.path)
 
 

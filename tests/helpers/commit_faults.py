@@ -29,6 +29,9 @@ from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.store import catalog, codefile, database, files, schema
 
+#: Seconds that a process waits for a lock: where taking it fails each time, it waits for all of them.
+PATIENCE = 0.2
+database._READER_PATIENCE = PATIENCE
 X = np.random.default_rng(5).normal(size=(12, 7)).astype(np.float32)
 FAULTS = {
     "kill": (faults.KILL, 0),
@@ -42,7 +45,7 @@ READERS = ("none", "idle", "in a transaction", "just closing", "verify")
 
 
 def add(index):
-    index.add(X[:5], ids=range(7000, 7005), keys=[f"x{i}" for i in range(5)])
+    index.add(X[:5], ids=range(7000, 7005), keys=[f"x{i}" for i in range(5)], timeout=PATIENCE)
 
 
 def refused(index):
@@ -53,19 +56,19 @@ def refused(index):
 
 VICTIMS = {
     "add": add,
-    "update": lambda index: index.update(*tagged(7, n=12)),
-    "remove": lambda index: index.remove([3, 44]),
-    "compact": lambda index: index.compact(),
-    "rollback": lambda index: index.rollback(2),
+    "update": lambda index: index.update(*tagged(7, n=12), timeout=PATIENCE),
+    "remove": lambda index: index.remove([3, 44], timeout=PATIENCE),
+    "compact": lambda index: index.compact(timeout=PATIENCE),
+    "rollback": lambda index: index.rollback(2, timeout=PATIENCE),
 }
 WRITERS = {
-    "add": lambda index: index.add(X[5:9], ids=range(8000, 8004)),
-    "update": lambda index: index.update(*tagged(8, n=12)),
-    "remove": lambda index: index.remove([5, 50]),
-    "no-op": lambda index: index.remove([999999], ignore_missing=True),
+    "add": lambda index: index.add(X[5:9], ids=range(8000, 8004), timeout=PATIENCE),
+    "update": lambda index: index.update(*tagged(8, n=12), timeout=PATIENCE),
+    "remove": lambda index: index.remove([5, 50], timeout=PATIENCE),
+    "no-op": lambda index: index.remove([999999], ignore_missing=True, timeout=PATIENCE),
     "refused": refused,
-    "compact": lambda index: index.compact(),
-    "rollback": lambda index: index.rollback(2),
+    "compact": lambda index: index.compact(timeout=PATIENCE),
+    "rollback": lambda index: index.rollback(2, timeout=PATIENCE),
     "none": None,
 }
 

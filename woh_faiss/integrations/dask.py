@@ -286,7 +286,7 @@ def _aligned(value: Any) -> Any:
         parts = (_aligned(part) for part in (value.data, value.indices, value.indptr))
         return csr_array(tuple(parts), shape=value.shape)
     if is_dataclass(value) and not isinstance(value, type):
-        named = {field.name: getattr(value, field.name) for field in fields(value)}
+        named = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
         return replace(value, **{name: _aligned(part) for name, part in named.items()})
     return value
 
