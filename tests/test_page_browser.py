@@ -42,7 +42,7 @@ def html(tmp_path, monkeypatch):
     for i in range(30, 40):
         Image.new("RGB", (64, 48), (200, 20, 20)).save(f"{i}.png")
     np.savez("q.npz", features=X[[30, 31]], keys=["30.png", ATTACKS[0]], tags=[f"{ATTACKS[1]};", "a b"])
-    done = CliRunner().invoke(main, ["query", "q.npz", "-k", "4", "--html", "a.html"])
+    done = CliRunner().invoke(main, ["query", "q.npz", "-k", "4", "--html", "a.html", "--images", "."])
     assert done.exit_code == 0, done.output
     return tmp_path / "a.html"
 

@@ -79,7 +79,7 @@ def complete(kind: str, given: Mapping[str, Any], n: int, bits: int) -> dict[str
 
 def _at_most(asked: dict[str, int], name: str, most: int, why: str) -> None:
     if asked[name] > most:
-        raise InputError(f"{name} is {asked[name]}, expected at most {most}, {why}")
+        raise InputError(f"{name} is {validate.short(asked[name])}, expected at most {most}, {why}")
 
 
 def radius(kind: str, parameters: Mapping[str, int]) -> int | None:
