@@ -12,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def dump(store: Store) -> dict[str, Any]:
     found = [store.view.search(np.full((1, store.d // 8), v, np.uint8), 20) for v in (0, 1, 2)]
     trained = store.snapshot.model is not None
     return {
-        "snapshot": repr(store.snapshot),
+        # Of which index it is, and when: drawn and measured anew in each life.
+        "snapshot": repr(replace(store.snapshot, identity="", line="", time=0.0)),
         "search": [[distances.tolist(), names.tolist()] for distances, names in found],
         "items": [repr(item) for item in store.view.items(sorted(i for i in ids if i >= 0))],
         "rounds": [{**{n: getattr(r, n) for n in r.__slots__}, "time": 0} for r in store.rounds()],
