@@ -214,3 +214,31 @@ def test_a_file_of_a_terabyte_in_the_anchors_place_is_refused_at_once(index):
         with WOHIndex.open(index.path) as other, pytest.raises(StoreError, match="cannot be read"):
             other.search(np.zeros((1, other.d)), 1)
         assert time.process_time() - start < 60  # of hours
+
+
+@pytest.mark.parametrize("lost", ["put back", "log lost"])
+def test_an_older_catalogue_under_newer_codes_is_refused_and_nothing_is_cut(tmp_path, lost):
+    path = tmp_path / "i"
+    with WOHIndex.create(path, **SMALL) as index:
+        index.update(*tagged(0))
+    older = (path / "catalog.db").read_bytes()
+    with closing(sqlite3.connect(path / "catalog.db")) as beside:  # with it there the log is not folded in
+        beside.execute("SELECT count(*) FROM items").fetchone()
+        with WOHIndex.open(path) as index:
+            index.add(tagged(1, n=3)[0])
+        if lost == "log lost":
+            copy = tmp_path / "copy"
+            shutil.copytree(path, copy)
+            (copy / "catalog.db-wal").unlink()
+            path = copy
+    if lost == "put back":
+        (path / "catalog.db").write_bytes(older)
+    before = {name: (path / name).read_bytes() for name in ("codes.faiss", "ids.i64", "model-1.npz")}
+    for act in (
+        lambda: WOHIndex.open(path),
+        lambda: WOHIndex.restore(path, 0),
+    ):
+        with pytest.raises(StoreError, match=r"counts 43 codes, catalog.db only 40: it is an older one"):
+            act()
+    assert any("it has lost rounds" in fault for fault in WOHIndex.verify(path))
+    assert {name: (path / name).read_bytes() for name in before} == before
