@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,7 +155,7 @@ class Writing(Lookups):
                 written = Model(self.folder / name)
                 fingerprint = written.fingerprint
                 written.check(fingerprint)  # older models are removed for this one
-                state.models.append(name)
+                state.models = [*state.models, name]
             if anchors is not None:
                 state.anchors = self.write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
                 state.anchors_round = number
@@ -191,7 +191,7 @@ class Writing(Lookups):
         StoreError
             The disk refused; nothing is changed and this object cannot be used again.
         """
-        state = deepcopy(self.state)
+        state = replace(self.state)
         try:
             with files.failures(self.folder, "write"), database.failures(self.folder, 0):
                 ledger = Ledger(self.connection)
