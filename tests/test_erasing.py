@@ -15,7 +15,7 @@ from test_life import XQ, contents
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import ConfigError, InputError, NotFittedError, StoreError
-from woh_faiss.store import Store, files
+from woh_faiss.store import Store
 
 
 def flip_middle(path):
@@ -374,22 +374,3 @@ def test_rows_that_a_rollback_takes_away_may_be_damaged(three_rounds):
     (three_rounds / "codes.faiss").write_bytes(data)
     WOHIndex.restore(three_rounds, 2)
     assert WOHIndex.verify(three_rounds) == []
-
-
-def test_a_model_that_the_disk_did_not_keep_takes_the_place_of_none(tmp_path, monkeypatch):
-    """With one model kept, the round that writes the next one removes it."""
-    with WOHIndex.create(tmp_path / "i", **SMALL, keep_models=1) as index:
-        index.update(*tagged(0))
-        before = contents(index.path, but=())
-
-        def damage(step):
-            if step == "before rename model-2.npz":
-                flip_middle(index.path / "model-2.npz.tmp")
-
-        monkeypatch.setattr(files, "on_step", damage)
-        with pytest.raises(StoreError, match=r"model-2.npz is damaged"):
-            index.update(*tagged(1))
-        monkeypatch.undo()
-        assert contents(index.path, but=()) == before
-        assert WOHIndex.verify(index.path) == []
-        assert index.update(*tagged(1)).round == 2

@@ -152,9 +152,7 @@ class Writing(Lookups):
             if model is not None:
                 name = schema.model_name(number)
                 files.replace(self.folder / name, lambda file: write_npz(file, model))
-                written = Model(self.folder / name)
-                fingerprint = written.fingerprint
-                written.check(fingerprint)  # older models are removed for this one
+                fingerprint = Model(self.folder / name).fingerprint
                 state.models = [*state.models, name]
             if anchors is not None:
                 state.anchors = self.write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
