@@ -162,8 +162,7 @@ def settle(path: Path, d: int, ntotal: int) -> None:
         _check(path, found, d)
         if (counted := _counted(file, found)) > ntotal:
             raise lost_rounds(path, counted, ntotal)
-    files.truncate(path, end(d, ntotal))
-    with files.open_member(path, "r+b") as file:
+        files.cut(file, path, end(d, ntotal))
         wanted = header(d, ntotal)
         if found != wanted:
             with files.step(f"patch {path.name}"):

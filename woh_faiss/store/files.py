@@ -169,13 +169,18 @@ def write(path: Path, head: bytes, blocks: Iterable[NDArray[Any]], like: Path) -
 def truncate(path: Path, end: int) -> None:
     """Cut what an update that died left behind offset `end`; StoreError if the file ends before it."""
     with existing(path), open_member(path, "r+b") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < end:
-            raise short(path, size, end)
-        if size > end:
-            with step(f"truncate {path.name}"):
-                file.truncate(end)
-            sync(file, path.name)
+        cut(file, path, end)
+
+
+def cut(file: IO[bytes], path: Path, end: int) -> None:
+    """`truncate` of a file that is open already."""
+    size = os.fstat(file.fileno()).st_size
+    if size < end:
+        raise short(path, size, end)
+    if size > end:
+        with step(f"truncate {path.name}"):
+            file.truncate(end)
+        sync(file, path.name)
 
 
 def replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
