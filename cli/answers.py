@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from woh_faiss import Chunk, WOHIndex, WordVectors
+    from woh_faiss.index.reader import Neighbour
     from woh_faiss.integrations.remote import Remote
-    from woh_faiss.reading import Neighbour
     from woh_faiss.store import Item
 
 #: Queries that are searched and described at once.
 BATCH = 64
 
 
-class Asked(NamedTuple):
+class Query(NamedTuple):
     """One query: its name for people, the key that may be its picture's path, its tags (None: not known), and
     what JSON calls it."""
 
@@ -29,13 +29,13 @@ class Asked(NamedTuple):
 class Answer(NamedTuple):
     """A query, its neighbours in order, and the tags that each one's code predicts, by id."""
 
-    asked: Asked
+    asked: Query
     found: Sequence[Neighbour]
     predicted: dict[int, list[tuple[str, float]]]
 
 
 @dataclass(frozen=True)
-class Questions:
+class QueryBatch:
     """What is asked: the rows of a chunk, an indexed item, or tags (with a chunk, beside each row).
 
     `text` is the key or the tags as they were typed.
@@ -49,21 +49,21 @@ class Questions:
     def __len__(self) -> int:
         return 1 if self.chunk is None else len(self.chunk)
 
-    def __getitem__(self, row: int) -> Asked:
+    def __getitem__(self, row: int) -> Query:
         if self.item is not None:
             name = self.item.key or f"id {self.item.id}"
-            return Asked(
+            return Query(
                 name, self.item.key, self.item.tags, self.item.id if self.text is None else self.text
             )
         if self.chunk is None:
-            return Asked(str(self.text), None, None, self.text)
+            return Query(str(self.text), None, None, self.text)
         key = None if self.chunk.keys is None else str(self.chunk.keys[row])
         tags = None if self.chunk.tags is None else self.chunk.tags.of_row(row)
-        return Asked(key or f"row {row}", key, tags, row if key is None else key)
+        return Query(key or f"row {row}", key, tags, row if key is None else key)
 
 
 @dataclass(frozen=True)
-class How:
+class SearchOptions:
     """How to search: the k nearest, or all within a radius (in bits, inclusive); among which ids; where."""
 
     k: int
@@ -75,7 +75,7 @@ class How:
     remote: Remote | None = None
     through: str | None = None
 
-    def search(self, index: WOHIndex, asked: Questions, rows: range) -> tuple[Any, Any]:
+    def search(self, index: WOHIndex, asked: QueryBatch, rows: range) -> tuple[Any, Any]:
         """Distances or scores, and ids, of some of the queries: a row each."""
         import numpy as np
 
@@ -92,7 +92,7 @@ class How:
         if self.radius is None:
             if asked.item is not None:
                 return index.search_ids([asked.item.id], self.k, **among)
-            return index.search(np.asarray(xq), self.k, rerank=self.rerank, through=self.through, **among)
+            return index.search(np.asarray(xq), self.k, rerank=self.rerank, ann=self.through, **among)
         if asked.item is not None:
             lims, D, I = index.range_search_ids([asked.item.id], self.radius + 1, **among)
         else:
@@ -100,7 +100,7 @@ class How:
         return np.split(D, lims[1:-1]), np.split(I, lims[1:-1])
 
 
-def answers(index: WOHIndex, asked: Questions, how: How, explain: bool) -> Iterator[Answer]:
+def answers(index: WOHIndex, asked: QueryBatch, how: SearchOptions, explain: bool) -> Iterator[Answer]:
     """Each query with what a search found for it; with the tags that codes predict if `explain`."""
     for start in range(0, len(asked), BATCH):
         rows = range(start, min(start + BATCH, len(asked)))

@@ -13,7 +13,7 @@ from .errors import one_line_errors
 from .options import bits_list, max_memory_option, print_line, progress, say, word_vectors_option
 
 if TYPE_CHECKING:
-    from woh_faiss.benchmark import Cell
+    from woh_faiss.evaluation.benchmark import Cell
 
 
 _DEFAULT = click.core.ParameterSource.DEFAULT
@@ -113,12 +113,12 @@ def benchmark(
         woh-index benchmark corel5k.npz --methods woh,sdh,itq --bits 16,64 --seeds 1 -o report
         woh-index benchmark --set mirflickr25k mirflickr vgg.npy --paper --published table1.csv -o report
     """
-    from woh_faiss.benchmark import Records, Setting, cells, measure, write
-    from woh_faiss.benchmark import paper as papers
-    from woh_faiss.benchmark.cells import data_digest
-    from woh_faiss.datasets import prepared, with_split
-    from woh_faiss.plots import figure
-    from woh_faiss.vectors import WordVectors
+    from woh_faiss.evaluation.benchmark import Records, Setting, cells, measure, write
+    from woh_faiss.evaluation.benchmark import paper as papers
+    from woh_faiss.evaluation.benchmark.cells import data_digest
+    from woh_faiss.evaluation.datasets import prepared, with_split
+    from woh_faiss.evaluation.plots import figure
+    from woh_faiss.tags.word_vectors import WordVectors
 
     figure()  # says so before hours of work where nothing can be drawn
     numbers = papers.published(published) if published else {}

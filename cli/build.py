@@ -26,8 +26,8 @@ from .options import (
 
 if TYPE_CHECKING:
     from woh_faiss import Chunk
+    from woh_faiss.index.item_ids import OnDuplicate
     from woh_faiss.inputs import Inputs
-    from woh_faiss.naming import OnDuplicate
     from woh_faiss.store import Round
 
 
@@ -88,7 +88,7 @@ def learn_anew(
 ) -> None:
     """A new index that has learned the chunks, and a line about each round."""
     from woh_faiss import WOHConfig, WOHIndex, WordVectors
-    from woh_faiss.index import FIRST_ROUND
+    from woh_faiss.index.index import FIRST_ROUND
 
     config = WOHConfig(**hyper)
     vectors = WordVectors.open(word_vectors) if word_vectors else None

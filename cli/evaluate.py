@@ -22,7 +22,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from woh_faiss.protocol import Result
+    from woh_faiss.evaluation.streaming import Result
 
 #: With more rounds than this the table shows the first, the middle and the last: it must fit in 80 columns.
 MOST_ROUNDS = 3
@@ -77,18 +77,19 @@ def evaluate(
     Example:
         woh-index evaluate examples/data/chunk-*.npz --word-vectors examples/data/glove-100d-tags.w2v.txt
     """
-    from woh_faiss import budget, plots
-    from woh_faiss.chunks import joined, read_chunk
-    from woh_faiss.config import WOHConfig
-    from woh_faiss.protocol import stream
-    from woh_faiss.vectors import WordVectors
+    from woh_faiss import budget
+    from woh_faiss.evaluation import plots
+    from woh_faiss.evaluation.streaming import stream
+    from woh_faiss.inputs.chunk import concatenate, read_chunk
+    from woh_faiss.learner.config import WOHConfig
+    from woh_faiss.tags.word_vectors import WordVectors
 
     if plot is not None:
         plots.check(plot)
     configs = [WOHConfig(bits=b, preset=preset, seed=seed) for b in dict.fromkeys(bits)]
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with budget.reading("all CHUNKs together"):
-        data = joined([read_chunk(path) for path in chunks], [str(path) for path in chunks])
+        data = concatenate([read_chunk(path) for path in chunks], [str(path) for path in chunks])
     steps = stream(data, configs, chunks=n_chunks, queries=queries, seed=seed, word_vectors=vectors)
     results = []
     for result in progress(steps, total=n_chunks * len(configs) + 2):
@@ -107,7 +108,7 @@ def _print_table(results: list[Result], chunks: int) -> None:
     """One row a method and code length; a column a round, or three of them."""
     from rich import box
 
-    from .render import Table, console
+    from .tables import Table, console
 
     rounds = range(1, chunks + 1)
     shown = list(rounds) if chunks <= MOST_ROUNDS else [1, (chunks + 1) // 2, chunks]

@@ -66,7 +66,7 @@ def export(
     \b
     Example:
         woh-index export photos.faiss
-        woh-index export photos-ivf.faiss --as ivf --set nprobe=32
+        woh-index export photos-ivf.faiss --type ivf --set nprobe=32
     """
     from woh_faiss import WOHIndex
 
@@ -85,21 +85,21 @@ def export(
 @click.command()
 @click.argument("kind", required=False, type=click.Choice(KINDS[2:]))
 @set_option
-@click.option("--drop", is_flag=True, help="Remove the derived index of KIND, or all of them.")
+@click.option("--drop", is_flag=True, help="Remove the approximate index of KIND, or all of them.")
 @index_option
 @json_option
 @one_line_errors
 def derive(kind: str | None, parameters: dict[str, int], drop: bool, index_path: Path, as_json: bool) -> None:
-    """Make an index of KIND for query --through, which looks at a part of the codes only.
+    """Make an index of KIND for query --ann, which looks at a part of the codes only.
 
     It is faster among millions of items, and may miss some of the nearest: the recall among the 10 nearest is
     measured and printed. Items that come later are scanned beside it. compact and rollback drop it.
 
     \b
     Example:
-        woh-index derive ivf
-        woh-index derive multihash --set nhash=3 --set nflip=2
-        woh-index derive --drop
+        woh-index build-ann ivf
+        woh-index build-ann multihash --set nhash=3 --set nflip=2
+        woh-index build-ann --drop
     """
     if kind is None and not drop:
         raise click.UsageError("give a KIND, or --drop")
@@ -109,7 +109,7 @@ def derive(kind: str | None, parameters: dict[str, int], drop: bool, index_path:
 
     with WOHIndex.open(index_path) as index:
         if drop:
-            gone = index.drop_derived(kind)
+            gone = index.drop_ann(kind)
             say(f"dropped: {', '.join(gone)}" if gone else "nothing was derived")
             return
         made = index.derive(str(kind), **parameters)

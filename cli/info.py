@@ -17,15 +17,15 @@ from .options import index_option, json_option, print_json
     "--tags", "n_tags", type=click.IntRange(min=0), default=10, show_default=True, help="Tags to list."
 )
 @click.option(
-    "--misfits",
-    "n_misfits",
+    "--tag-outliers",
+    "n_tag_outliers",
     type=click.IntRange(min=0),
     default=5,
     show_default=True,
     help="Items to list whose tags and features disagree most.",
 )
 @one_line_errors
-def info(index_path: Path, as_json: bool, n_tags: int, n_misfits: int) -> None:
+def info(index_path: Path, as_json: bool, n_tags: int, n_tag_outliers: int) -> None:
     """Show rounds, items, bits, tags, sizes, model and health of the index.
 
     Of the codes of each round: balance (0.5 at best) and entropy (1 at best) of a bit, the largest
@@ -40,11 +40,11 @@ def info(index_path: Path, as_json: bool, n_tags: int, n_misfits: int) -> None:
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        health = index.health(n_misfits)
-        facts = index.info(n_tags) | {name: health[name] for name in ("drift", "misfits")}
+        health = index.health(n_tag_outliers)
+        facts = index.info(n_tags) | {name: health[name] for name in ("drift", "tag_outliers")}
     if as_json:
         print_json(facts)
         return
-    from .render import print_info
+    from .tables import print_info
 
     print_info(facts)

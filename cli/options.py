@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from woh_faiss.config import PRESETS
+from woh_faiss.learner.config import PRESETS
 
 T = TypeVar("T")
 
@@ -59,7 +59,9 @@ on_duplicate_option = click.option(
 
 
 again_option = click.option(
-    "--again", is_flag=True, help="Take chunks in that are in the index already, too; else they are skipped."
+    "--no-skip",
+    is_flag=True,
+    help="Take chunks in that are in the index already, too; else they are skipped.",
 )
 
 

@@ -29,7 +29,7 @@ def push(url: str, index_path: Path, with_tags: bool, approximate: bool, force: 
 
     URL is postgresql://user@host:5432/db?table=items (with pgvector), milvus://host:19530/collection, or
     milvus+file:///path/codes.db/collection. A password is better kept out of it: PostgreSQL's client reads
-    ~/.pgpass and $PGPASSWORD; for Milvus set $MILVUS_TOKEN to user:password. `query --engine URL` searches
+    ~/.pgpass and $PGPASSWORD; for Milvus set $MILVUS_TOKEN to user:password. `query --database URL` searches
     there.
 
     \b
@@ -38,7 +38,7 @@ def push(url: str, index_path: Path, with_tags: bool, approximate: bool, force: 
         woh-index push milvus://localhost:19530/items --with-tags
     """
     from woh_faiss import WOHIndex
-    from woh_faiss.integrations.pushing import push as send
+    from woh_faiss.integrations.push import push as send
 
     with WOHIndex.open(index_path) as index, _bar() as report:
         done = send(index, url, with_tags=with_tags, approximate=approximate, force=force, report=report)

@@ -12,8 +12,8 @@ from typing import TextIO
 import click
 from click.core import ParameterSource
 
-from . import lines, lists
-from .answers import Answer, How, Questions, answers
+from . import id_files, tsv
+from .answers import Answer, QueryBatch, SearchOptions, answers
 from .errors import one_line_errors
 from .options import (
     index_option,
@@ -49,9 +49,9 @@ from .options import (
     type=click.IntRange(min=1),
     help="Order this many nearest items anew by score (higher is nearer), say 1000.",
 )
-@click.option("--engine", metavar="URL", help="Search where `push` sent the codes to.")
+@click.option("--database", metavar="URL", help="Search where `push` sent the codes to.")
 @click.option(
-    "--through",
+    "--ann",
     help="Look at a part of the codes only, by what derive made: ivf, hnsw or multihash; QUERIES only.",
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
@@ -90,7 +90,7 @@ def query(
     those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
     neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. With --html a page takes
     the table's place: one file that shows each query and its neighbours, with the pictures that keys are
-    paths of in the folder --images. With --engine a database searches; all else stays the same. Answers come
+    paths of in the folder --images. With --database a database searches; all else stays the same. Answers come
     as they are found, some queries at a time; Ctrl-C ends them.
 
     \b
@@ -114,22 +114,20 @@ def query(
         raise click.UsageError("give -k or --radius, not both")
     filtered = allow is not None or deny is not None
     if engine is not None and (rerank or radius is not None or tags is not None or filtered or through):
-        raise click.UsageError("--engine finds the K nearest to QUERIES, --id or --key, nothing else")
+        raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
     if through is not None and (queries is None or tags is not None or radius is not None):
-        raise click.UsageError(
-            "--through finds the K nearest of QUERIES: not with --radius, --id, --key, --tags"
-        )
+        raise click.UsageError("--ann finds the K nearest of QUERIES: not with --radius, --id, --key, --tags")
     if images is not None and html is None:
         raise click.UsageError("--images goes with --html")
     from woh_faiss import WOHIndex, WordVectors, read_chunk
 
     if html is not None:
-        from . import page, thumbnails
+        from . import html_page, thumbnails
 
-        page.check(html, images)
+        html_page.check(html, images)
     measure = "distance" if rerank is None and tags is None else "score"
-    only = None if allow is None else lists.ids(allow)
-    never = None if deny is None else lists.ids(deny)
+    only = None if allow is None else id_files.ids(allow)
+    never = None if deny is None else id_files.ids(deny)
     with WOHIndex.open(index_path) as index, ExitStack() as opened:
         held = index.ntotal
         some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
@@ -141,13 +139,13 @@ def query(
             remote = opened.enter_context(Remote(index, engine))
             if note := remote.note():
                 say(f"note: {note}")
-        how = How(some, radius, rerank, vectors, only, never, remote, through)
+        how = SearchOptions(some, radius, rerank, vectors, only, never, remote, through)
         chunk = None if queries is None else read_chunk(queries)
         if key is not None:
             item_id = index.id_of(key)
         item = None if item_id is None else index.items([item_id])[0]
         words = None if tags is None else tags.split(";") if ";" in tags else tags.split()
-        asked = Questions(chunk, item, words, tags if key is None else key)
+        asked = QueryBatch(chunk, item, words, tags if key is None else key)
         if held < k and radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             say(f"note: {index_path} {what}")
@@ -163,16 +161,16 @@ def query(
             which = f"the {k:,} nearest" if radius is None else f"all at most {radius:,} bits away"
             about += f": {which} of {held:,} items in {index_path}"
             pictures = thumbnails.Thumbnails(images)
-            size = page.write(html, found, about=about, measure=measure, thumbnails=pictures)
+            size = html_page.write(html, found, about=about, measure=measure, thumbnails=pictures)
             say(f"note: {html} is the page, {size / 1000:,.0f} kB{pictures.note()}")
         elif as_json:
             deque(found, maxlen=0)
         elif sys.stdout.isatty():
-            from .render import print_neighbours
+            from .tables import print_neighbours
 
             print_neighbours(found, measure, explain)
         else:
-            lines.print_neighbours(found, measure, explain)
+            tsv.print_neighbours(found, measure, explain)
 
 
 def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Answer]:

@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from woh_faiss import WOHConfig, WordVectors, read_chunk
-from woh_faiss.chunks import Chunk, joined
-from woh_faiss.evaluation import mean_average_precision
-from woh_faiss.protocol import split, stream
+from woh_faiss.evaluation.metrics import mean_average_precision
+from woh_faiss.evaluation.streaming import split, stream
+from woh_faiss.inputs.chunk import Chunk, concatenate
 
 DATA = Path(__file__).parent / "data"
 BITS = (8, 16, 32, 64, 96, 128)
@@ -32,7 +32,9 @@ def chance(chunk: Chunk, seed: int) -> float:
 
 
 def main() -> None:
-    chunk = joined([read_chunk(path) for path in [*sorted(DATA.glob("chunk-*.npz")), DATA / "queries.npz"]])
+    chunk = concatenate(
+        [read_chunk(path) for path in [*sorted(DATA.glob("chunk-*.npz")), DATA / "queries.npz"]]
+    )
     vectors = WordVectors.open(DATA / "glove-100d-tags.w2v.txt")
     configs = [WOHConfig(bits=bits) for bits in BITS]
     last: dict[tuple[str, int | None], list[float]] = {}

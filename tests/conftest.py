@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from woh_faiss import WOHIndex, budget
-from woh_faiss import rows as rows_module
-from woh_faiss.learning import Items, learn_round
-from woh_faiss.rows import Rows, blocks
+from woh_faiss.learner import blocks as rows_module
+from woh_faiss.learner.blocks import Rows, block_slices
+from woh_faiss.learner.training_round import Items, learn_round
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
@@ -101,7 +101,7 @@ def learned(phi, Y, Z, B0, W0, past, config, *, aim=None, given=0):
     parts = [
         Items(phi[rows], Y[rows], Z[rows], B0[rows], None if aim is None else aim[rows],
               min(max(given - rows.start, 0), rows.stop - rows.start))
-        for rows in blocks(len(phi))
+        for rows in block_slices(len(phi))
     ]  # fmt: skip
     return learn_round(Rows(parts), W0, past, config, semantic=aim is not None)
 

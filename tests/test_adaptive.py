@@ -7,9 +7,10 @@ from conftest import tagged
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
-from woh_faiss import WOH, WOHConfig, adaptive, codes, targets
+from woh_faiss import WOH, WOHConfig, codes
 from woh_faiss.errors import ConfigError, InputError
-from woh_faiss.statistics import Statistics
+from woh_faiss.learner import semantic_start, tag_targets
+from woh_faiss.learner.statistics import Statistics
 
 
 def make(**hyper):
@@ -124,14 +125,14 @@ def test_statistics_of_the_kernel_are_remade_exactly():
 
 
 def test_the_smallest_ridge_near_the_best_is_chosen():
-    assert adaptive._choice(np.array([0.98, 1.0, 0.5])) == 0
-    assert adaptive._choice(np.array([0.9, 0.99, 1.0])) == 1
-    assert adaptive._choice(np.array([-1.0, -0.5, -2.0])) == 1
-    assert adaptive._choice(np.zeros(3)) == 0
+    assert semantic_start._choice(np.array([0.98, 1.0, 0.5])) == 0
+    assert semantic_start._choice(np.array([0.9, 0.99, 1.0])) == 1
+    assert semantic_start._choice(np.array([-1.0, -0.5, -2.0])) == 1
+    assert semantic_start._choice(np.zeros(3)) == 0
 
 
 def test_a_large_vocabulary_decodes_in_place_of_M(monkeypatch):
-    monkeypatch.setattr(targets, "MOST_COLUMNS", 8)
+    monkeypatch.setattr(tag_targets, "MOST_COLUMNS", 8)
     woh = make(anchors=100)
     for seed in range(4):
         woh.partial_fit(*tagged(seed, n=60))

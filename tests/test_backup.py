@@ -50,7 +50,7 @@ def test_a_copy_is_the_index_and_has_its_own_way(index, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "i"]
     with WOHIndex.open(tmp_path / "copy") as copy:
         np.testing.assert_array_equal(copy.search(XQ, 5), index.search(XQ, 5))
-        np.testing.assert_array_equal(copy.search(XQ, 5, through="ivf"), index.search(XQ, 5, through="ivf"))
+        np.testing.assert_array_equal(copy.search(XQ, 5, ann="ivf"), index.search(XQ, 5, ann="ivf"))
         assert copy.items([7]) == index.items([7])
         assert copy.rounds() == index.rounds()
         before = plain(index.path)
@@ -97,7 +97,7 @@ def test_places_where_no_copy_can_be(index, tmp_path):
         index.backup(tmp_path / "none" / "copy")
 
 
-@pytest.mark.parametrize("name", ["codes.faiss", "ids.i64", "model-2.npz", "derived-ivf-1.faiss"])
+@pytest.mark.parametrize("name", ["codes.faiss", "ids.i64", "model-2.npz", "ann-ivf-1.faiss"])
 def test_of_an_index_that_lacks_a_file_nothing_is_left(index, tmp_path, name):
     (index.path / name).unlink()
     with pytest.raises(StoreError, match=f"{name} is missing; restore it"):

@@ -6,12 +6,12 @@ import trainer_checks
 from numpy.testing import assert_array_equal
 from test_trainer import stream
 
-from woh_faiss import protocol
-from woh_faiss.baselines import METHODS
-from woh_faiss.chunks import Chunk
-from woh_faiss.config import WOHConfig
 from woh_faiss.errors import ConfigError, InputError, NotFittedError
-from woh_faiss.evaluation import mean_average_precision
+from woh_faiss.evaluation import streaming
+from woh_faiss.evaluation.baselines import METHODS
+from woh_faiss.evaluation.metrics import mean_average_precision
+from woh_faiss.inputs.chunk import Chunk
+from woh_faiss.learner.config import WOHConfig
 
 ONLINE = [name for name, method in METHODS.items() if method.online]
 BATCH = [name for name, method in METHODS.items() if not method.online]
@@ -133,10 +133,10 @@ def test_the_protocol_ranks_that_database(name):
     chunk, config = Chunk.of(X, tags, labels=labels), WOHConfig(bits=16)
     last = next(
         r
-        for r in protocol.stream(chunk, [config], chunks=2, queries=20, make=METHODS[name].of)
+        for r in streaming.stream(chunk, [config], chunks=2, queries=20, make=METHODS[name].of)
         if r.round == 2
     )
-    held_out, rest = protocol.split(chunk, 20, 0)
+    held_out, rest = streaming.split(chunk, 20, 0)
     model, learned = METHODS[name].of(config), []
     for part in np.array_split(rest, 2):
         model.partial_fit(X[part], chunk.tags.rows(part))

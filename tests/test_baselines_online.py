@@ -8,13 +8,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import hadamard
 from scipy.sparse import csr_array
 
-from woh_faiss.baselines import bosdh, hmoh, osh, rptwoh
-from woh_faiss.baselines.bosdh import BOSDH
-from woh_faiss.baselines.hmoh import HMOH
-from woh_faiss.baselines.osh import OSH
-from woh_faiss.baselines.rptwoh import RPTWOH
 from woh_faiss.errors import ConfigError, InputError
-from woh_faiss.kernel import unit_rows
+from woh_faiss.evaluation.baselines import bosdh, hmoh, osh, rptwoh
+from woh_faiss.evaluation.baselines.bosdh import BOSDH
+from woh_faiss.evaluation.baselines.hmoh import HMOH
+from woh_faiss.evaluation.baselines.osh import OSH
+from woh_faiss.evaluation.baselines.rptwoh import RPTWOH
+from woh_faiss.learner.kernel import unit_rows
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 TAUGHT = {"bosdh": BOSDH, "bosdh-paper": lambda b: BOSDH(b, paper_order=True), "hmoh": HMOH, "rpt": RPTWOH}
@@ -242,7 +242,7 @@ def test_bosdh_relates_a_chunk_to_all_before():
 
 
 def csr_tags(tags):
-    from woh_faiss.chunks import Chunk
+    from woh_faiss.inputs.chunk import Chunk
 
     return Chunk.of(np.zeros((len(tags), 1)), tags).tags
 

@@ -11,18 +11,19 @@ from scipy.io import savemat
 from scipy.sparse import csr_array
 from test_cli import run
 
-from woh_faiss import Chunk, WOHConfig, benchmark
-from woh_faiss.baselines import METHODS
-from woh_faiss.benchmark import NAMES, Cell, Records, Setting, cells, measure, paper
-from woh_faiss.benchmark.cells import data_digest
-from woh_faiss.benchmark.convergence import by_iteration, objective
-from woh_faiss.benchmark.report import table
-from woh_faiss.chunks import joined
-from woh_faiss.datasets import prepared, synthetic
-from woh_faiss.datasets.named import SETS
+from woh_faiss import Chunk, WOHConfig
 from woh_faiss.errors import InputError
-from woh_faiss.evaluation import precision_at
-from woh_faiss.protocol import split, stream
+from woh_faiss.evaluation import benchmark
+from woh_faiss.evaluation.baselines import METHODS
+from woh_faiss.evaluation.benchmark import NAMES, Cell, Records, Setting, cells, measure, paper
+from woh_faiss.evaluation.benchmark.cells import data_digest
+from woh_faiss.evaluation.benchmark.convergence import by_iteration, objective
+from woh_faiss.evaluation.benchmark.report import table
+from woh_faiss.evaluation.datasets import prepared, synthetic
+from woh_faiss.evaluation.datasets.named import SETS
+from woh_faiss.evaluation.metrics import precision_at
+from woh_faiss.evaluation.streaming import split, stream
+from woh_faiss.inputs.chunk import concatenate
 from woh_faiss_cli.main import main
 
 SETTING = Setting(chunks=3, queries=30, min_count=1)
@@ -78,7 +79,7 @@ def test_every_method_is_measured_as_the_protocol_has_it(chunk, name):
 
 
 def test_precision_is_that_of_the_evaluation(chunk):
-    from woh_faiss.evaluation import cosine
+    from woh_faiss.evaluation.metrics import cosine
 
     got = measure(chunk, Cell("float-cosine", None, 0), SETTING)
     held_out, rest = split(chunk, 30, 0)
@@ -339,6 +340,6 @@ def test_the_papers_experiment_prepares_other_sets(tmp_path, monkeypatch):
     run("benchmark", "--set", "synthetic", 4000, *flags)
     lines = [json.loads(line) for line in (tmp_path / "rep" / "results.jsonl").read_text().splitlines()]
     assert [line["bits"] for line in lines] == [*paper.BITS]
-    whole = prepared(joined(list(synthetic(4000))), min_count=50)
+    whole = prepared(concatenate(list(synthetic(4000))), min_count=50)
     assert {line["database"] for line in lines} == {len(whole) - 40}
     assert set(paper.SYSTEMS.values()) <= set(NAMES)

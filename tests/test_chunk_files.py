@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.lib import format as npy
 from numpy.testing import assert_array_equal
 
-from woh_faiss import chunk_files
-from woh_faiss.chunk_files import read_arrays
-from woh_faiss.chunks import Chunk, read_chunk
 from woh_faiss.errors import InputError
+from woh_faiss.inputs.chunk import Chunk, read_chunk
+from woh_faiss.io import npz
+from woh_faiss.io.npz import read_arrays
 
 ARRAYS = {
     "features": np.arange(12, dtype=np.float32).reshape(4, 3),
@@ -223,7 +223,7 @@ def test_an_unreadable_file_is_one_line(file, monkeypatch):
     def deny(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(chunk_files.Path, "open", deny)
+    monkeypatch.setattr(npz.Path, "open", deny)
     assert "cannot be read (PermissionError: [Errno 13] Permission denied)" in refused(path)
 
 
@@ -337,7 +337,7 @@ def test_write_npz_writes_what_numpy_reads_and_the_same_bytes_each_time(tmp_path
     written = []
     for name in ("a.npz", "b.npz"):
         with (tmp_path / name).open("wb") as file:
-            chunk_files.write_npz(file, {"one": array, "two": array})
+            npz.write_npz(file, {"one": array, "two": array})
         written.append((tmp_path / name).read_bytes())
     assert written[0] == written[1]
     with np.load(tmp_path / "a.npz", allow_pickle=False) as found:

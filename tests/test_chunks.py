@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from scipy import sparse
 
-from woh_faiss import chunks
-from woh_faiss.chunks import Chunk, TagLists, read_chunk
 from woh_faiss.errors import InputError
+from woh_faiss.inputs import chunk
+from woh_faiss.inputs.chunk import Chunk, TagLists, read_chunk
 
 X3 = np.arange(6, dtype=np.float32).reshape(3, 2)
 # Text that survives the string form: no ';', not blank at the ends, no NUL (numpy drops trailing ones).
@@ -453,14 +453,12 @@ def test_too_little_memory_is_one_line(tmp_path, monkeypatch):
     def starve(labels, n):
         raise MemoryError
 
-    monkeypatch.setattr(chunks, "_multi_hot", starve)
+    monkeypatch.setattr(chunk, "_multi_hot", starve)
     assert re.search(r"c\.npz needs more memory than there is", refused(read_chunk, path))
 
 
 def test_the_query_path_stays_light():
-    code = (
-        "import sys, woh_faiss.chunks; print([m for m in ('scipy', 'gensim', 'faiss') if m in sys.modules])"
-    )
+    code = "import sys, woh_faiss.inputs.chunk; print([m for m in ('scipy', 'gensim', 'faiss') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -200,7 +200,7 @@ def test_the_index_is_where_index_or_the_environment_says(here, name):
             ["build", "chunk-1.npz", "--index", "b.woh", "--word-vectors", "broken.npz"],
             "word vectors broken.npz",
         ),
-        (["update", "chunk-0.npz", "--again"], "key '0/photo 0' is in the index already"),
+        (["update", "chunk-0.npz", "--no-skip"], "key '0/photo 0' is in the index already"),
         (["update", "chunk-1.npz", "nan.npz"], "nan.npz: features of row 1 are not finite"),
         (["update", "objects.npz"], "key 'tags' is a pickled object array"),
         (["add", "nan.npz"], "features of row 1 are not finite"),

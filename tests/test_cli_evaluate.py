@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from woh_faiss.chunks import joined, read_chunk
-from woh_faiss.config import WOHConfig
-from woh_faiss.protocol import stream
+from woh_faiss.evaluation.streaming import stream
+from woh_faiss.inputs.chunk import concatenate, read_chunk
+from woh_faiss.learner.config import WOHConfig
 from woh_faiss_cli.evaluate import evaluate
 
 
@@ -36,7 +36,7 @@ def test_json_lines_are_the_library_s_results(files):
     result = invoke(*files, "--json", "--bits", "8,16,8", "--chunks", 3, "--queries", 20, "--seed", 4)
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    data = joined([read_chunk(path) for path in files])
+    data = concatenate([read_chunk(path) for path in files])
     configs = [WOHConfig(bits=bits, seed=4) for bits in (8, 16)]
     expected = list(stream(data, configs, chunks=3, queries=20, seed=4))
     assert len(lines) == len(expected) == 2 * 3 + 2

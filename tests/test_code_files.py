@@ -6,14 +6,14 @@ from conftest import SMALL, tagged
 from numpy.testing import assert_array_equal
 
 from woh_faiss import Chunk, WOHIndex
-from woh_faiss.code_files import checked, read_codes, write_codes
 from woh_faiss.errors import InputError, NotFittedError, StoreError
+from woh_faiss.index.code_files import read_codes, valid_codes, write_codes
 
 
 def coded(index, n=30, **names):
     """A chunk, and its codes with what names it."""
     X, tags = tagged(5, n)
-    return X, checked(index.hasher.encode(X), tags, **names)
+    return X, valid_codes(index.hasher.encode(X), tags, **names)
 
 
 def test_a_file_says_what_was_written_and_equal_codes_are_equal_bytes(index, tmp_path):
@@ -26,7 +26,7 @@ def test_a_file_says_what_was_written_and_equal_codes_are_equal_bytes(index, tmp
     for name in ("features", "ids", "keys"):
         assert_array_equal(getattr(again, name), getattr(chunk, name))
     assert [again.tags.of_row(i) for i in range(30)] == [chunk.tags.of_row(i) for i in range(30)]
-    bare, _ = read_codes(write_codes(one, checked(chunk.features), model))
+    bare, _ = read_codes(write_codes(one, valid_codes(chunk.features), model))
     assert (bare.tags, bare.ids, bare.keys) == (None, None, None)
 
 
@@ -99,4 +99,4 @@ def test_an_index_without_a_round_takes_no_codes(tmp_path):
 
 def test_a_chunk_of_features_is_none_of_codes():
     with pytest.raises(InputError, match="expected \\(n, bits / 8\\) uint8"):
-        checked(Chunk.of(np.ones((2, 3))).features)
+        valid_codes(Chunk.of(np.ones((2, 3))).features)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from woh_faiss import WOH, Chunk, WOHIndex
-from woh_faiss.config import PARAMETERS, PRESETS, WOHConfig, merged
 from woh_faiss.errors import ConfigError
+from woh_faiss.learner.config import PARAMETERS, PRESETS, WOHConfig, merged
 
 
 def test_the_paper_preset_has_the_papers_constants():

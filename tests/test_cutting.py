@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from woh_faiss.chunks import Chunk
-from woh_faiss.datasets import cut, prepared, usual_tags
 from woh_faiss.errors import InputError
-from woh_faiss.tag_lists import TagLists
-from woh_faiss.tags import normalise
-from woh_faiss.vectors import WordVectors
+from woh_faiss.evaluation.datasets import cut, prepared, usual_tags
+from woh_faiss.inputs.chunk import Chunk
+from woh_faiss.tags.tag_lists import TagLists
+from woh_faiss.tags.vocabulary import normalise
+from woh_faiss.tags.word_vectors import WordVectors
 
 WORDS = ["sea", "Sea", "new-york", "new_york", "sun", "-", "hill"]
 

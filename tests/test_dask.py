@@ -8,9 +8,10 @@ import pytest
 from conftest import SMALL, tagged
 from numpy.testing import assert_array_equal
 
-from woh_faiss import WOH, Chunk, WOHConfig, WOHIndex, learning, rows
+from woh_faiss import WOH, Chunk, WOHConfig, WOHIndex
 from woh_faiss.errors import ClusterError, InputError
-from woh_faiss.tag_lists import TagLists
+from woh_faiss.learner import blocks, training_round
+from woh_faiss.tags.tag_lists import TagLists
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -68,7 +69,7 @@ def cut(X, parts):
 def differing(one, other):
     """Names of what is not the same to the bit."""
     arrays = [
-        woh.state() | {name: getattr(woh, name) for name in ("codes_", "trained_", "misfit_")}
+        woh.state() | {name: getattr(woh, name) for name in ("codes_", "trained_", "tag_outlier_")}
         for woh in (one, other)
     ]
     assert arrays[0].keys() == arrays[1].keys()
@@ -83,7 +84,7 @@ def peak():
 def test_a_chunk_larger_than_a_worker(client, monkeypatch):
     """1.07 GB, where a worker may have 0.3: only blocks of 17 MB ever exist."""
     n, d, size = 16_384, 16_384, 256
-    monkeypatch.setattr(rows, "BLOCK", size)
+    monkeypatch.setattr(blocks, "BLOCK", size)
 
     def made(block_info=None):
         start = block_info[None]["array-location"][0][0]
@@ -113,7 +114,7 @@ CASES += [("paper", 7, 128), ("adaptive", 7, 64)]
 
 @pytest.mark.parametrize(("preset", "parts", "bits"), CASES)
 def test_a_round_is_the_same_to_the_bit_in_any_partitions(client, monkeypatch, preset, parts, bits):
-    monkeypatch.setattr(rows, "BLOCK", 16)  # ten blocks: more than are added in one go
+    monkeypatch.setattr(blocks, "BLOCK", 16)  # ten blocks: more than are added in one go
     config = WOHConfig(**{**SMALL, "bits": bits}, preset=preset)
     here, there = (WOH(config).partial_fit(*stream(0, 40)) for _ in range(2))
     X, tags = stream(1)
@@ -125,7 +126,7 @@ def test_a_round_is_the_same_to_the_bit_in_any_partitions(client, monkeypatch, p
 
 def test_the_first_rounds_may_be_on_workers_too(client, monkeypatch):
     """The paper's in blocks; of a semantic start, which looks at all rows, here."""
-    monkeypatch.setattr(rows, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
     X, tags = stream(2)
     for preset in ("paper", "adaptive"):
         here, there = (WOH(WOHConfig(**SMALL, preset=preset)) for _ in range(2))
@@ -143,7 +144,7 @@ def files(path):
 
 
 def test_an_index_updated_on_workers_has_the_same_files(client, monkeypatch, tmp_path):
-    monkeypatch.setattr(rows, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
     X, tags = stream(1, 60)
     ids, keys = np.arange(500, 560), [f"k{i}" for i in range(60)]
     lazy = da.from_array(X, chunks=(17, 7))
@@ -171,7 +172,7 @@ def test_an_index_updated_on_workers_has_the_same_files(client, monkeypatch, tmp
 
 
 def test_what_cannot_be_used_is_refused_and_nothing_changes(client, monkeypatch, index):
-    monkeypatch.setattr(rows, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
     X, tags = stream(1, 60)
     before = files(index.path)
     bad = X.copy()
@@ -212,19 +213,19 @@ def dying(marker, step):
 
 def armed(monkeypatch, marker, iteration):
     """A worker dies in the codes' steps of the given iteration."""
-    count, W_of = iter(range(100)), learning.W_of
+    count, W_of = iter(range(100)), training_round.W_of
 
     def arming(*args):
         if next(count) == iteration:
             marker.touch()
         return W_of(*args)
 
-    monkeypatch.setattr(learning, "W_of", arming)
-    monkeypatch.setattr(learning, "_improved", dying(os.fspath(marker), learning._improved))
+    monkeypatch.setattr(training_round, "W_of", arming)
+    monkeypatch.setattr(training_round, "_improved", dying(os.fspath(marker), training_round._improved))
 
 
 def test_a_worker_that_dies_in_a_round_changes_nothing_in_it(client, monkeypatch, tmp_path):
-    monkeypatch.setattr(rows, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
     here, there = (WOH(WOHConfig(**SMALL)).partial_fit(*stream(0, 40)) for _ in range(2))
     X, tags = stream(1)
     here.partial_fit(X, tags)
@@ -238,7 +239,7 @@ def test_a_worker_that_dies_in_a_round_changes_nothing_in_it(client, monkeypatch
 
 
 def test_a_round_that_cannot_go_on_is_one_error_and_no_round(client, cluster, monkeypatch, index):
-    monkeypatch.setattr(rows, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
     monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
     before = files(index.path)
     X, tags = stream(1, 60)

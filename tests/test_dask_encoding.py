@@ -5,9 +5,9 @@ import pytest
 from conftest import tagged
 from numpy.testing import assert_array_equal
 
-from woh_faiss import rows
-from woh_faiss.code_files import read_codes
 from woh_faiss.errors import InputError
+from woh_faiss.index.code_files import read_codes
+from woh_faiss.learner import blocks
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -34,7 +34,7 @@ def client():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
     monkeypatch.setattr(dask_encoding, "BLOCK", 16)
 
 

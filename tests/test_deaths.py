@@ -107,7 +107,7 @@ def test_a_death_at_any_step_leaves_the_old_index_or_the_new(tmp_path, before, k
 
 
 def test_a_build_that_dies_anywhere_leaves_no_index_and_the_next_one_works(tmp_path, monkeypatch):
-    monkeypatch.setattr("woh_faiss.index.FIRST_ROUND", 12)  # each chunk is a round
+    monkeypatch.setattr("woh_faiss.index.index.FIRST_ROUND", 12)  # each chunk is a round
 
     def build(path):
         WOHIndex.build(path, [Chunk.of(*CHUNKS[seed]) for seed in (0, 1)], **SMALL).close()

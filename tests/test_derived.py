@@ -1,4 +1,4 @@
-"""Derived indexes: what is found through them, whatever is appended, removed, damaged or killed meanwhile."""
+"""Approximate indexes: what is found through them, whatever is appended, removed, damaged or killed meanwhile."""
 
 import copy
 import json
@@ -22,8 +22,8 @@ from test_cli import run
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import NO_DISTANCE, NO_ID, Store, derived, kinds
-from woh_faiss.store.derived import derive
+from woh_faiss.store import NO_DISTANCE, NO_ID, Store, ann, faiss_indexes
+from woh_faiss.store.ann import build_ann
 
 #: Parameters with which a kind looks at all codes, of 15 or more.
 EVERYWHERE = {
@@ -58,9 +58,9 @@ def test_any_appends_removals_and_derivations_against_a_naive_scan(data):
         live, number = [], 0
         for step in data.draw(st.lists(st.sampled_from(["add", "remove", "derive"]), max_size=6), "steps"):
             if step == "derive" and live:
-                kind = data.draw(st.sampled_from(kinds.SUBLINEAR), "kind")
+                kind = data.draw(st.sampled_from(faiss_indexes.SUBLINEAR), "kind")
                 exact = data.draw(st.booleans(), "everywhere") and len(live) >= 5
-                derive(store, kind, EVERYWHERE.get(kind, {}) if exact else {}, D, 10.0)
+                build_ann(store, kind, EVERYWHERE.get(kind, {}) if exact else {}, D, 10.0)
             elif step == "remove" and live:
                 gone = {live[i][0] for i in rng.permutation(len(live))[: data.draw(st.integers(1, 25), "n")]}
                 with store.writing() as writing:
@@ -78,7 +78,7 @@ def test_any_appends_removals_and_derivations_against_a_naive_scan(data):
             newer = {int(id_) for id_ in store.view.ids[made.rows :]}
             looks_everywhere = made.parameters.items() >= EVERYWHERE.get(made.kind, {"": 0}).items()
             for k in (1, 4, 150):
-                D_, I = store.view.search(queries, k, through=through)
+                D_, I = store.view.search(queries, k, ann=through)
                 for query, distances, ids in zip(queries, D_.tolist(), I.tolist(), strict=True):
                     true_D, true_I = naive(live, query, k)
                     if looks_everywhere:
@@ -102,16 +102,16 @@ def test_where_all_that_is_near_was_removed_more_is_asked_for(kind, tmp_path):
         chunk["codes"][:100] = 9
         chunk["codes"][100:] = rng.integers(0, 256, (100, D // 8))
         store_worker.commit(store, **chunk)
-        derive(store, kind, EVERYWHERE[kind], D, 10.0)
+        build_ann(store, kind, EVERYWHERE[kind], D, 10.0)
         with store.writing() as writing:
             writing.remove(chunk["ids"][:100].tolist())
         queries = np.array([[9] * (D // 8), chunk["codes"][150].tolist()], np.uint8)
-        found = store.view.search(queries, 5, through=store.through(store.view, kind))
+        found = store.view.search(queries, 5, ann=store.through(store.view, kind))
         assert_array_equal(found[0], store.view.search(queries, 5)[0])
 
 
 @pytest.fixture
-def derived_index(tmp_path):
+def with_ann(tmp_path):
     """An index of 300 items with all kinds beside it, 40 newer items, and some of both removed."""
     with WOHIndex.create(tmp_path / "i.woh", **{**SMALL, "bits": 32, "keep_models": 9}) as index:
         index.update(*tagged(0, n=300))
@@ -123,64 +123,64 @@ def derived_index(tmp_path):
         yield index
 
 
-@pytest.mark.parametrize("kind", kinds.SUBLINEAR)
-def test_search_and_rerank_through_each_kind(derived_index, kind):
+@pytest.mark.parametrize("kind", faiss_indexes.SUBLINEAR)
+def test_search_and_rerank_through_each_kind(with_ann, kind):
     xq = tagged(7, n=30)[0]
     for more in ({}, {"rerank": 60}):
-        D_, I = derived_index.search(xq, 10, **more)
-        through, found = derived_index.search(xq, 10, through=kind, **more)
+        D_, I = with_ann.search(xq, 10, **more)
+        through, found = with_ann.search(xq, 10, ann=kind, **more)
         if not more:
-            assert kinds.recall(through, D_) > (0.99 if kind == "hnsw" else 0.9999)
+            assert faiss_indexes.recall(through, D_) > (0.99 if kind == "hnsw" else 0.9999)
         assert (found % 3 != 0).all()
         assert through.dtype == D_.dtype
     assert (found == I).mean() > 0.9
 
 
-def test_what_derive_says_is_kept_and_shown(derived_index):
-    made = derived_index.derive("multihash", nhash=4, b=8, nflip=1)
-    assert (made.name, made.rows, made.round, made.radius) == ("derived-multihash-4.faiss", 340, 3, 7)
+def test_what_derive_says_is_kept_and_shown(with_ann):
+    made = with_ann.derive("multihash", nhash=4, b=8, nflip=1)
+    assert (made.name, made.rows, made.round, made.radius) == ("ann-multihash-4.faiss", 340, 3, 7)
     assert 0 < made.recall <= 1
-    with WOHIndex.open(derived_index.path) as again:
+    with WOHIndex.open(with_ann.path) as again:
         known = {it["kind"]: it for it in again.info()["derived"]}
     assert known["multihash"]["parameters"] == {"nhash": 4, "b": 8, "nflip": 1}
     assert known["multihash"]["recall"] == made.recall
     assert [known[kind]["behind"] for kind in ("ivf", "hnsw", "multihash")] == [40, 40, 0]
-    assert sorted(path.name for path in derived_index.path.glob("derived*")) == [
-        "derived-hnsw-2.faiss", "derived-ivf-1.faiss", "derived-multihash-4.faiss",
+    assert sorted(path.name for path in with_ann.path.glob("derived*")) == [
+        "ann-hnsw-2.faiss", "ann-ivf-1.faiss", "ann-multihash-4.faiss",
     ]  # fmt: skip
-    assert WOHIndex.verify(derived_index.path) == []
+    assert WOHIndex.verify(with_ann.path) == []
 
 
-def test_the_recall_that_is_kept_is_what_a_naive_look_measures(derived_index):
-    made = derived_index.derive("ivf", nlist=30, nprobe=1)
-    view = derived_index._store.view
+def test_the_recall_that_is_kept_is_what_a_naive_look_measures(with_ann):
+    made = with_ann.derive("ivf", nlist=30, nprobe=1)
+    view = with_ann._store.view
     alive = np.flatnonzero(view.ids % 3)
     live = list(zip(view.ids[alive].tolist(), view.mapped.codes[alive], strict=True))
-    queries = kinds.probes(view.mapped.codes[alive], 32, 256)
+    queries = faiss_indexes.probes(view.mapped.codes[alive], 32, 256)
     distance = np.unpackbits(queries[:, None] ^ view.mapped.codes[alive][None, :], axis=2).sum(axis=2)
     differ = distance.min(axis=1)
     assert set(differ) <= {0, 1, 2}  # a sixteenth of 32 bits was flipped
-    D_, _ = view.search(queries, 10, through=derived_index._store.through(view, "ivf"))
+    D_, _ = view.search(queries, 10, ann=with_ann._store.through(view, "ivf"))
     tenth = [naive(live, query, 10)[0][-1] for query in queries]
     assert made.recall == pytest.approx(np.mean(np.array(tenth)[:, None] >= D_))
     assert made.recall < 1
 
 
-def test_what_cannot_be_asked_is_said_in_one_line(derived_index, index):
+def test_what_cannot_be_asked_is_said_in_one_line(with_ann, index):
     xq = tagged(7, n=2)[0]
-    with pytest.raises(StoreError, match="has no derived index ivf; 'woh-index derive ivf' makes one"):
-        index.search(xq, 3, through="ivf")
+    with pytest.raises(StoreError, match="has no approximate index ivf; 'woh-index build-ann ivf' makes one"):
+        index.search(xq, 3, ann="ivf")
     with pytest.raises(InputError, match="through is 'flat', expected one of ivf, hnsw, multihash, or None"):
-        derived_index.search(xq, 3, through="flat")
+        with_ann.search(xq, 3, ann="flat")
     for among in ({"allow": [1]}, {"deny": [1]}):
         with pytest.raises(InputError, match="through goes without allow and deny"):
-            derived_index.search(xq, 3, through="ivf", **among)
-    for work in (index.derive, index.drop_derived):
+            with_ann.search(xq, 3, ann="ivf", **among)
+    for work in (index.derive, index.drop_ann):
         with pytest.raises(InputError, match="kind is 'flat', expected one of ivf, hnsw, multihash"):
             work("flat")
-    with pytest.raises(StoreError, match="has no derived index ivf"):
-        index.drop_derived("ivf")
-    assert index.drop_derived() == []
+    with pytest.raises(StoreError, match="has no approximate index ivf"):
+        index.drop_ann("ivf")
+    assert index.drop_ann() == []
     index.remove(np.arange(40))
     with pytest.raises(InputError, match="there are no items to make ivf of"):
         index.derive("ivf")
@@ -188,31 +188,31 @@ def test_what_cannot_be_asked_is_said_in_one_line(derived_index, index):
 
 
 @pytest.mark.parametrize("work", ["compact", "rollback", "drop"])
-def test_compact_rollback_and_drop_take_it_away(derived_index, work):
-    with WOHIndex.open(derived_index.path) as before:
+def test_compact_rollback_and_drop_take_it_away(with_ann, work):
+    with WOHIndex.open(with_ann.path) as before:
         xq = tagged(7, n=2)[0]
-        expected = before.search(xq, 5, through="ivf")
-        work_ = {"compact": derived_index.compact, "drop": derived_index.drop_derived}
-        work_.get(work, lambda: derived_index.rollback(1))()
-        assert not list(derived_index.path.glob("derived*"))
-        with pytest.raises(StoreError, match="'woh-index derive ivf' makes one"):
-            derived_index.search(xq, 5, through="ivf")
-        assert_array_equal(before.search(xq, 5, through="ivf"), expected)  # its state, its file in memory
-        with pytest.raises(StoreError, match=r"derived-multihash-3\.faiss is missing; open the index anew"):
-            before.search(xq, 5, through="multihash")
+        expected = before.search(xq, 5, ann="ivf")
+        work_ = {"compact": with_ann.compact, "drop": with_ann.drop_ann}
+        work_.get(work, lambda: with_ann.rollback(1))()
+        assert not list(with_ann.path.glob("derived*"))
+        with pytest.raises(StoreError, match="'woh-index build-ann ivf' makes one"):
+            with_ann.search(xq, 5, ann="ivf")
+        assert_array_equal(before.search(xq, 5, ann="ivf"), expected)  # its state, its file in memory
+        with pytest.raises(StoreError, match=r"ann-multihash-3\.faiss is missing; open the index anew"):
+            before.search(xq, 5, ann="multihash")
         before.search(xq, 5)
         before.refresh()
-        with pytest.raises(StoreError, match="'woh-index derive ivf' makes one"):
-            before.search(xq, 5, through="ivf")
-    made = derived_index.derive("ivf")
-    assert made.name == "derived-ivf-4.faiss"
-    assert WOHIndex.verify(derived_index.path) == []
+        with pytest.raises(StoreError, match="'woh-index build-ann ivf' makes one"):
+            before.search(xq, 5, ann="ivf")
+    made = with_ann.derive("ivf")
+    assert made.name == "ann-ivf-4.faiss"
+    assert WOHIndex.verify(with_ann.path) == []
 
 
-@pytest.mark.parametrize("kind", kinds.SUBLINEAR)
+@pytest.mark.parametrize("kind", faiss_indexes.SUBLINEAR)
 @pytest.mark.parametrize("damage", ["bit", "cut", "gone", "folder", "another"])
-def test_a_damaged_one_is_told_and_the_rest_goes_on(derived_index, kind, damage):
-    path = next(derived_index.path.glob(f"derived-{kind}-*"))
+def test_a_damaged_one_is_told_and_the_rest_goes_on(with_ann, kind, damage):
+    path = next(with_ann.path.glob(f"ann-{kind}-*"))
     data = path.read_bytes()
     path.unlink()
     if damage == "bit":
@@ -222,79 +222,83 @@ def test_a_damaged_one_is_told_and_the_rest_goes_on(derived_index, kind, damage)
     elif damage == "folder":
         path.mkdir()
     elif damage == "another":
-        shutil.copy(next(it for it in derived_index.path.glob("derived-*")), path)
+        shutil.copy(next(it for it in with_ann.path.glob("derived-*")), path)
     xq = tagged(7, n=2)[0]
-    with WOHIndex.open(derived_index.path) as reader:
+    with WOHIndex.open(with_ann.path) as reader:
         with pytest.raises(StoreError) as caught:
-            reader.search(xq, 5, through=kind)
+            reader.search(xq, 5, ann=kind)
         assert path.name in str(caught.value)
         assert "\n" not in str(caught.value)
-        assert_array_equal(reader.search(xq, 5), derived_index.search(xq, 5))
+        assert_array_equal(reader.search(xq, 5), with_ann.search(xq, 5))
         faults = WOHIndex.verify(reader.path)
         assert len(faults) == 1
         assert path.name in faults[0]
     if damage != "folder":
-        derived_index.derive(kind)
-        assert WOHIndex.verify(derived_index.path) == []
-        derived_index.search(xq, 5, through=kind)
+        with_ann.derive(kind)
+        assert WOHIndex.verify(with_ann.path) == []
+        with_ann.search(xq, 5, ann=kind)
 
 
 def test_one_that_lacks_codes_is_found_by_verify(index, monkeypatch):
-    honest = kinds.built
-    monkeypatch.setattr(kinds, "built", lambda kind, C, p, ids=None: honest(kind, C ^ np.uint8(2), p, ids))
-    for kind in kinds.SUBLINEAR:
+    honest = faiss_indexes.built
+    monkeypatch.setattr(
+        faiss_indexes, "built", lambda kind, C, p, ids=None: honest(kind, C ^ np.uint8(2), p, ids)
+    )
+    for kind in faiss_indexes.SUBLINEAR:
         index.derive(kind)
     faults = WOHIndex.verify(index.path)
     assert len(faults) == 3
     for kind, fault in zip(("hnsw", "ivf", "multihash"), sorted(faults), strict=True):
-        assert f"derived-{kind}-" in fault
-        assert f"lacks codes of the index, or has others; 'woh-index derive {kind}' makes it again" in fault
+        assert f"ann-{kind}-" in fault
+        assert (
+            f"lacks codes of the index, or has others; 'woh-index build-ann {kind}' makes it again" in fault
+        )
 
 
 def test_what_happens_while_it_is_built(index, monkeypatch):
     """Writers need not wait: what they append is scanned; rows that they renumber are not believed."""
-    honest = kinds.built
+    honest = faiss_indexes.built
 
     def meanwhile(work):
         def built(*arguments):
-            monkeypatch.setattr(kinds, "built", honest)
+            monkeypatch.setattr(faiss_indexes, "built", honest)
             with WOHIndex.open(index.path) as writer:
                 work(writer)
             return honest(*arguments)
 
-        monkeypatch.setattr(kinds, "built", built)
+        monkeypatch.setattr(faiss_indexes, "built", built)
 
     meanwhile(lambda writer: writer.add(tagged(3)[0]))
     assert index.derive("ivf", nlist=3, nprobe=3).rows == 40
     assert index.ntotal == 80
-    assert_array_equal(index.search(tagged(3)[0], 80, through="ivf"), index.search(tagged(3)[0], 80))
+    assert_array_equal(index.search(tagged(3)[0], 80, ann="ivf"), index.search(tagged(3)[0], 80))
     meanwhile(lambda writer: (writer.remove([3]), writer.compact()))
     with pytest.raises(StoreError, match="was compacted or rolled back while hnsw was derived"):
         index.derive("hnsw")
     assert not list(index.path.glob("derived*"))
 
 
-def test_copies_of_folder_and_object_have_it_too(derived_index, tmp_path):
+def test_copies_of_folder_and_object_have_it_too(with_ann, tmp_path):
     xq = tagged(7, n=9)[0]
-    expected = derived_index.search(xq, 5, through="ivf")
-    shutil.copytree(derived_index.path, tmp_path / "copy.woh")
+    expected = with_ann.search(xq, 5, ann="ivf")
+    shutil.copytree(with_ann.path, tmp_path / "copy.woh")
     with WOHIndex.open(tmp_path / "copy.woh") as copied:
-        assert_array_equal(copied.search(xq, 5, through="ivf"), expected)
+        assert_array_equal(copied.search(xq, 5, ann="ivf"), expected)
     assert WOHIndex.verify(tmp_path / "copy.woh") == []
-    assert_array_equal(copy.deepcopy(derived_index).search(xq, 5, through="ivf"), expected)
-    derived_index.close()
+    assert_array_equal(copy.deepcopy(with_ann).search(xq, 5, ann="ivf"), expected)
+    with_ann.close()
     with pytest.raises(StoreError, match="was closed"):
-        derived_index.search(xq, 5, through="ivf")
+        with_ann.search(xq, 5, ann="ivf")
 
 
-def test_a_refresh_keeps_what_was_read(derived_index, monkeypatch):
-    with WOHIndex.open(derived_index.path, auto_refresh=0) as reader:
+def test_a_refresh_keeps_what_was_read(with_ann, monkeypatch):
+    with WOHIndex.open(with_ann.path, auto_refresh=0) as reader:
         xq = tagged(4, n=20)[0]
-        reader.search(xq, 5, through="ivf")
-        monkeypatch.setattr(derived, "load", None)
+        reader.search(xq, 5, ann="ivf")
+        monkeypatch.setattr(ann, "load", None)
         ids = np.arange(1000, 1020)
-        derived_index.add(xq, ids=ids)
-        _, I = reader.search(xq, 50, through="ivf")
+        with_ann.add(xq, ids=ids)
+        _, I = reader.search(xq, 50, ann="ivf")
         assert all(id_ in row for id_, row in zip(ids, I, strict=True))
 
 
@@ -310,12 +314,12 @@ def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
         def read():
             try:
                 with WOHIndex.open(writer.path) as reader:
-                    reader.search(xq, 9, through="ivf")
+                    reader.search(xq, 9, ann="ivf")
                     begun.wait()
                     while not done.is_set():
                         reader.refresh()
                         expected = reader.search(xq, 9)[0]
-                        assert_array_equal(reader.search(xq, 9, through="ivf")[0], expected)
+                        assert_array_equal(reader.search(xq, 9, ann="ivf")[0], expected)
                         answered.append(reader.ntotal)
             except BaseException as error:
                 faults.append(error)
@@ -344,18 +348,18 @@ def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
         query = old.mapped.codes[:5]
         index.add(tagged(1)[0])
         reader.refresh()
-        reader.search(xq, 3, through="ivf")  # reads the first
+        reader.search(xq, 3, ann="ivf")  # reads the first
         middle = store.view
         index.derive("ivf", nlist=2, nprobe=2)
         reader.refresh()
         store._shelf.clear()
-        store.view.search(query, 60, through=store.through(store.view, "ivf"))  # reads the second
+        store.view.search(query, 60, ann=store.through(store.view, "ivf"))  # reads the second
         for seen in (old, middle):  # whose file is gone
             if seen is old:
                 with pytest.raises(StoreError, match="is missing; open the index anew"):
                     store.through(seen, "ivf")
             else:
-                found = seen.search(query, 60, through=store.through(seen, "ivf"))
+                found = seen.search(query, 60, ann=store.through(seen, "ivf"))
                 assert_array_equal(found, seen.search(query, 60))
 
 
@@ -366,22 +370,22 @@ def test_a_full_disk_leaves_what_was_there(index, monkeypatch):
 
     index.derive("ivf", nlist=2, nprobe=2)
     with monkeypatch.context() as patch:
-        patch.setattr(kinds, "write", full)
+        patch.setattr(faiss_indexes, "write", full)
         with pytest.raises(StoreError, match="No space left"):
             index.derive("ivf")
-    assert [path.name for path in index.path.glob("derived*")] == ["derived-ivf-1.faiss"]
+    assert [path.name for path in index.path.glob("derived*")] == ["ann-ivf-1.faiss"]
     assert WOHIndex.verify(index.path) == []
-    index.search(tagged(7, n=2)[0], 3, through="ivf")
+    index.search(tagged(7, n=2)[0], 3, ann="ivf")
 
 
 @pytest.mark.disk
 @pytest.mark.parametrize("name", ["again", "another", "drop", "compact"])
 def test_death_at_any_step_leaves_the_old_ones_or_the_new(name, tmp_path):
     old, new = {
-        "again": (["derived-ivf-1.faiss"], ["derived-ivf-2.faiss"]),
-        "another": (["derived-ivf-1.faiss"], ["derived-ivf-1.faiss", "derived-multihash-2.faiss"]),
-        "drop": (["derived-ivf-1.faiss"], []),
-        "compact": (["derived-ivf-1.faiss"], []),
+        "again": (["ann-ivf-1.faiss"], ["ann-ivf-2.faiss"]),
+        "another": (["ann-ivf-1.faiss"], ["ann-ivf-1.faiss", "ann-multihash-2.faiss"]),
+        "drop": (["ann-ivf-1.faiss"], []),
+        "compact": (["ann-ivf-1.faiss"], []),
     }[name]
     answers = ask("deriving", name, tmp_path)
     steps = [step for step, *_ in answers]
@@ -400,16 +404,16 @@ def test_death_at_any_step_leaves_the_old_ones_or_the_new(name, tmp_path):
 def test_a_forked_child_searches_through_it(tmp_path):
     with Store.create(tmp_path / "i.woh", config={}, d=D) as store:
         store_worker.commit(store, **store_worker.chunk(1, n=90))
-        derive(store, "ivf", {}, D, 10.0)
-        derive(store, "hnsw", {}, D, 10.0)
+        build_ann(store, "ivf", {}, D, 10.0)
+        build_ann(store, "hnsw", {}, D, 10.0)
     assert ask("fork_through", tmp_path / "i.woh") == ["true"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"name": "../derived-ivf-1.faiss"},
-        {"name": "derived-hnsw-1.faiss"},
+        {"name": "../ann-ivf-1.faiss"},
+        {"name": "ann-hnsw-1.faiss"},
         {"kind": "flat"},
         {"rows": -1},
         {"rows": 10**6},
@@ -443,8 +447,7 @@ def test_the_commands(tmp_path, monkeypatch):
     assert (record["kind"], record["rows"], record["radius"]) == ("multihash", 200, 11)
     assert "nothing missed up to 11 bits" in run("derive", "multihash", "--set", "nhash=4").stdout
     plain, through = (
-        run("query", "q.npz", "-k", 9, "--json", *more).stdout.splitlines()
-        for more in ((), ("--through", "ivf"))
+        run("query", "q.npz", "-k", 9, "--json", *more).stdout.splitlines() for more in ((), ("--ann", "ivf"))
     )
     assert [json.loads(line)["distance"] for line in through] == [
         json.loads(line)["distance"] for line in plain
@@ -456,9 +459,9 @@ def test_the_commands(tmp_path, monkeypatch):
     save_chunk(Path("d.npz"), 1)
     run("add", "d.npz")
     assert "after round 1; 40 newer codes are scanned" in run("info").stdout
-    assert "derive hnsw" in run("query", "q.npz", "--through", "hnsw", code=1).stderr
+    assert "derive hnsw" in run("query", "q.npz", "--ann", "hnsw", code=1).stderr
     for more in (["--id", 3], ["q.npz", "--radius", 3], ["q.npz", "--tags", "sea"]):
-        assert "--through finds the K nearest" in run("query", *more, "--through", "ivf", code=2).stderr
+        assert "--ann finds the K nearest" in run("query", *more, "--ann", "ivf", code=2).stderr
     assert "give a KIND, or --drop" in run("derive", code=2).stderr
     assert "--drop takes no --set" in run("derive", "ivf", "--drop", "--json", code=2).stderr
     assert run("derive", "ivf", "--drop").stderr == "dropped: ivf\n"

@@ -133,7 +133,7 @@ def harmless(text):
 ASKED = {
     "query": ("query", "q.npz", "-k", "28", "--explain"),
     "query of an item": ("query", "--key", f"5{ATTACKS[5]}", "-k", "28"),
-    "info": ("info", "--tags", "40", "--misfits", "28"),
+    "info": ("info", "--tags", "40", "--tag-outliers", "28"),
     "verify": ("verify",),
     "an error": ("update", f"no{ATTACKS[1]}.npz"),
     "a usage error": ("query", "--allow", f"none{ATTACKS[0]}", "--id", "1"),
@@ -184,7 +184,7 @@ def test_verify_tells_a_sound_index_from_one_that_says_so(hostile, tmp_path):
 
 
 def test_the_report_of_a_benchmark_shows_names_as_text(tmp_path):
-    from woh_faiss.benchmark.report import _page
+    from woh_faiss.evaluation.benchmark.report import _page
 
     record = {
         "method": "woh",

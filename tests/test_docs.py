@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from woh_faiss.config import PRESETS, WOHConfig
-from woh_faiss.kernel import Kernel
-from woh_faiss.statistics import Statistics
+from woh_faiss.learner.config import PRESETS, WOHConfig
+from woh_faiss.learner.kernel import Kernel
+from woh_faiss.learner.statistics import Statistics
 from woh_faiss.store import schema
 from woh_faiss_cli.main import COMMANDS, main
 

@@ -14,9 +14,9 @@ from test_cli import run
 from woh_faiss import WOHIndex
 from woh_faiss.errors import EngineError, InputError, StoreError
 from woh_faiss.integrations import milvus as milvus_module
-from woh_faiss.integrations import pushing
-from woh_faiss.integrations.engines import Address, State, hidden, open_engine
-from woh_faiss.integrations.pushing import push
+from woh_faiss.integrations import push as push_module
+from woh_faiss.integrations.engine import Address, PushState, hidden, open_engine
+from woh_faiss.integrations.push import push
 from woh_faiss.integrations.remote import Remote
 
 # ---- what is refused ------------------------------------------------------------------------------
@@ -83,8 +83,8 @@ def test_an_index_rewritten_meanwhile(server, table, url, tmp_path, monkeypatch)
         with pytest.raises(StoreError, match="was compacted or rolled back meanwhile"):
             push(index, url)
         index.refresh()
-        put = pushing.Source.check
-        monkeypatch.setattr(pushing.Source, "check", lambda source: (writer.rollback(3), put(source)))
+        put = push_module.Source.check
+        monkeypatch.setattr(push_module.Source, "check", lambda source: (writer.rollback(3), put(source)))
         with pytest.raises(StoreError, match="was compacted or rolled back meanwhile; push again"):
             push(index, url)
         monkeypatch.undo()
@@ -94,12 +94,12 @@ def test_an_index_rewritten_meanwhile(server, table, url, tmp_path, monkeypatch)
 
 
 def test_a_newer_package_s_table():
-    state = State("0" * 32, 16, False, False)
-    assert State.parse(state.text(), "here") == state
+    state = PushState("0" * 32, 16, False, False)
+    assert PushState.parse(state.text(), "here") == state
     with pytest.raises(EngineError, match="here was pushed to by a newer woh-faiss: upgrade woh-faiss"):
-        State.parse(state.text().replace('"format": 1', '"format": 2'), "here")
+        PushState.parse(state.text().replace('"format": 1', '"format": 2'), "here")
     for text in (None, "", "items of the shop", state.text().replace("identity", "who"), state.text()[:-1]):
-        assert State.parse(text, "here") is None
+        assert PushState.parse(text, "here") is None
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_newer_package_s_table():
 def test_a_url_that_is_not_one(index, url, says):
     pytest.importorskip("psycopg")
     for command in ("push", "query"):
-        asked = ["push", url] if command == "push" else ["query", "--id", 3, "--engine", url]
+        asked = ["push", url] if command == "push" else ["query", "--id", 3, "--database", url]
         error = run(*asked, "--index", index.path, code=1).stderr
         assert error.startswith("Error: ")
         assert error.count("\n") == 1
@@ -194,11 +194,11 @@ def test_the_command_line(server, table, url, tmp_path):
     ):
         for shape in ([], ["--json"], ["--explain", "--json"]):
             flat = run("query", *asked, *shape, *at)
-            there = run("query", *asked, *shape, *at, "--engine", url)
+            there = run("query", *asked, *shape, *at, "--database", url)
             assert there.stdout == flat.stdout
             assert there.stdout
     run("remove", 1, *at)
-    told = run("query", "--id", 20, *at, "--engine", url).stderr
+    told = run("query", "--id", 20, *at, "--database", url).stderr
     assert f"note: {server.shown(table)} is at round 5, the index at 6; push again" in told
 
 
@@ -207,7 +207,7 @@ def test_the_command_line(server, table, url, tmp_path):
 )
 def test_what_an_engine_does_not_answer(more):
     named = [] if "--tags" in more else ["queries.npz"]
-    assert "--engine finds the K nearest" in run("query", *named, *more, "--engine", "x", code=2).stderr
+    assert "--database finds the K nearest" in run("query", *named, *more, "--database", "x", code=2).stderr
 
 
 def test_tags_are_sent_if_asked_for(server, table, url, tmp_path):
@@ -284,7 +284,7 @@ def test_milvus_has_faiss_s_bytes(milvus, table, index):
 
 
 def test_no_half_of_a_step_is_seen(postgresql, table, tmp_path, monkeypatch):
-    monkeypatch.setattr(pushing, "BATCH", 7)
+    monkeypatch.setattr(push_module, "BATCH", 7)
     with grown(tmp_path / "i") as index:
         push(index, postgresql.url(table))
         before, put, seen = postgresql.rows(table), postgresql.engine.put, []
@@ -355,7 +355,7 @@ def test_a_file_of_milvus_lite(milvus, index, tmp_path):
     done = subprocess.run([*args, "push", url, *at], capture_output=True, text=True, check=True)
     assert done.stderr.startswith("40 rows sent")
     there = subprocess.run(
-        [*args, "query", "--id", "3", "--json", "--engine", url, *at],
+        [*args, "query", "--id", "3", "--json", "--database", url, *at],
         capture_output=True,
         text=True,
         check=True,
@@ -392,7 +392,7 @@ def test_more_ties_than_milvus_tells(milvus, table, tmp_path, monkeypatch):
 
 def test_two_pushes_into_milvus_that_mix(milvus, table, tmp_path, monkeypatch):
     """Nothing keeps the second out; the table is compared in full afterwards."""
-    url, check_index = milvus.url(table), pushing.Source.check
+    url, check_index = milvus.url(table), push_module.Source.check
     with grown(tmp_path / "i") as index:
         push(index, url)
         index.add(XQ)
@@ -404,7 +404,7 @@ def test_two_pushes_into_milvus_that_mix(milvus, table, tmp_path, monkeypatch):
 
         engines, begin = [], milvus.engine.begin
         monkeypatch.setattr(milvus.engine, "begin", lambda it, state: (engines.append(it), begin(it, state)))
-        monkeypatch.setattr(pushing.Source, "check", other)
+        monkeypatch.setattr(push_module.Source, "check", other)
         with pytest.raises(EngineError, match=r"another push changed .* at the same time; push again"):
             push(index, url)
         with Remote(index, url) as remote:
@@ -478,4 +478,4 @@ def test_a_table_of_postgresqls_own_is_refused(table):
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"at": ' + "[" * 100_000, '{"at": [[]]}', "3"])
 def test_a_comment_nested_too_deep_is_not_ours(text):
-    assert State.parse("woh-faiss push " + text, "x") is None
+    assert PushState.parse("woh-faiss push " + text, "x") is None

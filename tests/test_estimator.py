@@ -14,8 +14,8 @@ from scipy.sparse import csr_array
 from test_trainer import stream
 
 from woh_faiss import WOH, WOHConfig, WOHIndex
-from woh_faiss.config import PRESETS
 from woh_faiss.errors import ConfigError, InputError, NotFittedError
+from woh_faiss.learner.config import PRESETS
 
 sklearn = pytest.importorskip("sklearn")
 from sklearn.base import clone  # noqa: E402

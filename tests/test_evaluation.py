@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss import evaluation
 from woh_faiss.errors import InputError
-from woh_faiss.evaluation import average_precision, cosine, hamming, l2, mean_average_precision, precision_at
+from woh_faiss.evaluation import metrics
+from woh_faiss.evaluation.metrics import (
+    average_precision,
+    cosine,
+    hamming,
+    l2,
+    mean_average_precision,
+    precision_at,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "map.npz"
 
@@ -162,8 +169,8 @@ def test_blocks_change_nothing(monkeypatch, distance, tie_aware):
     Bq, Bd, Lq, Ld = stream(2, n_bytes=2)
     whole = mean_average_precision(Bq, Bd, Lq, Ld, distance=distance, tie_aware=tie_aware)
     precision = precision_at(5, Bq, Bd, Lq, Ld, distance=distance)
-    monkeypatch.setattr(evaluation, "CELLS", 120)  # 2 queries
-    monkeypatch.setattr(evaluation, "ROWS", 7)
+    monkeypatch.setattr(metrics, "CELLS", 120)  # 2 queries
+    monkeypatch.setattr(metrics, "ROWS", 7)
     assert mean_average_precision(Bq, Bd, Lq, Ld, distance=distance, tie_aware=tie_aware) == pytest.approx(
         whole
     )

@@ -19,7 +19,7 @@ from test_life import contents
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import kinds
+from woh_faiss.store import faiss_indexes
 
 PAGE = Path(__file__).parents[1] / "docs" / "faiss.md"
 #: Runs where only faiss and numpy can be imported.
@@ -123,9 +123,9 @@ def test_multihash_finds_every_code_within_its_radius(data):
     nflip = data.draw(st.integers(0, min(b, 3)), "nflip")
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
     C = rng.integers(0, 256, (200, 4), np.uint8)
-    parameters = kinds.complete("multihash", {"nhash": nhash, "b": b, "nflip": nflip}, len(C), 32)
-    index = kinds.built("multihash", C, parameters)
-    radius = kinds.radius("multihash", parameters)
+    parameters = faiss_indexes.complete("multihash", {"nhash": nhash, "b": b, "nflip": nflip}, len(C), 32)
+    index = faiss_indexes.built("multihash", C, parameters)
+    radius = faiss_indexes.radius("multihash", parameters)
     assert radius == nhash * (nflip + 1) - 1
     queries = C[:20].copy()
     for row, query in enumerate(queries):  # so that some code is just at the radius
@@ -148,9 +148,9 @@ def test_a_multihash_that_faiss_would_write_without_some_codes_is_refused():
         parameters = {"nhash": 4, "b": 8, "nflip": 1}
         if lost:
             with pytest.raises(InputError, match="64 codes that are alike in bits 8 to 15"):
-                kinds.built("multihash", C[:n], parameters)
+                faiss_indexes.built("multihash", C[:n], parameters)
         else:
-            assert kinds.built("multihash", C[:n], parameters).ntotal == n
+            assert faiss_indexes.built("multihash", C[:n], parameters).ntotal == n
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_what_cannot_be_made_is_said_in_one_line(larger, tmp_path, kind, paramet
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-@pytest.mark.parametrize("kind", [*kinds.EXACT, *kinds.SUBLINEAR])
+@pytest.mark.parametrize("kind", [*faiss_indexes.EXACT, *faiss_indexes.SUBLINEAR])
 def test_few_items(tmp_path, kind, n):
     with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
         index.update(*tagged(0))
         index.remove(np.arange(n, 40))
-        if kind in kinds.SUBLINEAR and not n:
+        if kind in faiss_indexes.SUBLINEAR and not n:
             with pytest.raises(InputError, match="there are no items to make"):
                 index.export(tmp_path / "o.faiss", kind)
         elif kind == "multihash" and n == 1:
@@ -240,14 +240,14 @@ def test_nothing_is_overwritten_unless_forced_and_never_the_index(larger, tmp_pa
 @pytest.mark.parametrize("kind", ["flat", "idmap2"])
 @pytest.mark.parametrize("fault", ["codes", "ids"])
 def test_a_file_that_answers_otherwise_is_not_put_in_place(larger, tmp_path, monkeypatch, kind, fault):
-    honest = kinds.built
+    honest = faiss_indexes.built
 
     def wrong(kind, codes, parameters, ids=None):
         if fault == "codes":
             return honest(kind, codes ^ np.uint8(1), parameters, ids)
         return honest(kind, codes[::-1].copy() if kind == "flat" else codes, parameters, ids[::-1].copy())
 
-    monkeypatch.setattr(kinds, "built", wrong)
+    monkeypatch.setattr(faiss_indexes, "built", wrong)
     with pytest.raises(StoreError, match="and was not kept"):
         larger.export(tmp_path / "o.faiss", kind)
     assert not any(tmp_path.iterdir())
@@ -258,7 +258,7 @@ def test_a_full_disk_leaves_nothing(larger, tmp_path, monkeypatch):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kinds, "write", full)
+    monkeypatch.setattr(faiss_indexes, "write", full)
     with pytest.raises(StoreError, match="No space left"):
         larger.export(tmp_path / "o.faiss")
     assert not any(tmp_path.iterdir())
@@ -266,7 +266,7 @@ def test_a_full_disk_leaves_nothing(larger, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["codes.faiss", "ids.i64"])
 def test_damaged_codes_replace_no_file(tmp_path, name):
-    """A derived index, which has no ids, is made of the codes alone."""
+    """An approximate index, which has no ids, is made of the codes alone."""
     out = tmp_path / "out.faiss"
     with WOHIndex.create(tmp_path / "i", **SMALL) as index:
         index.update(*tagged(0))

@@ -15,8 +15,8 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, NotFittedError, StoreError
-from woh_faiss.hasher import Hasher
-from woh_faiss.kernel import Kernel
+from woh_faiss.learner.hasher import Hasher
+from woh_faiss.learner.kernel import Kernel
 
 ROOT = Path(__file__).parent.parent
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss.baselines import faiss_yardsticks as yardsticks
 from woh_faiss.errors import InputError
-from woh_faiss.evaluation import mean_average_precision
-from woh_faiss.kernel import unit_rows
+from woh_faiss.evaluation.baselines import faiss_yardsticks as yardsticks
+from woh_faiss.evaluation.metrics import mean_average_precision
+from woh_faiss.learner.kernel import unit_rows
 
 
 def data(n=300, d=20, seed=0):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss.frame import cosine, directions, rotation, unit
-from woh_faiss.solver import sign
+from woh_faiss.learner.solver import sign
+from woh_faiss.learner.tag_directions import cosine, directions, rotation, unit
 
 
 def problem(seed=0, n=60, m=9, p=12):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_fuzz import changes, damaged, examples
 
-from woh_faiss.store import Model, sums
+from woh_faiss.store import Model, table_checksums
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ CELLS_OF = {
     "removed": ["row", "id", "key", "tags", "round", "removed"],
     "undo": ["round", "tags"],
     "spent": ["digest"],
-    "misfits": ["id", "round", "bits"],
+    "tag_outliers": ["id", "round", "bits"],
 }
 
 
@@ -80,7 +80,7 @@ KEY_OF = {
         "undo": "round",
     },
     "spent": "digest",
-    "misfits": "id",
+    "tag_outliers": "id",
 }
 #: Other values of the fields that `meta.state` holds.
 STATES = {
@@ -97,8 +97,8 @@ STATES = {
 def summed_anew(connection):
     """The sums fit: whoever wrote the values wrote those, too."""
     with suppress(Exception):
-        found = sums.Sums(connection)
-        found.renew(*sums.SELECTS)
+        found = table_checksums.TableChecksums(connection)
+        found.renew(*table_checksums.SELECTS)
         found.store()
 
 

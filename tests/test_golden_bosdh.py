@@ -7,9 +7,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 from woh_faiss import codes
-from woh_faiss.baselines import bosdh
-from woh_faiss.kernel import unit_rows
-from woh_faiss.solver import sign
+from woh_faiss.evaluation.baselines import bosdh
+from woh_faiss.learner.kernel import unit_rows
+from woh_faiss.learner.solver import sign
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import cholesky
 from scipy.sparse import csr_array
 
-from woh_faiss.baselines import cosdish
 from woh_faiss.codes import pack, unpack
-from woh_faiss.evaluation import mean_average_precision
+from woh_faiss.evaluation.baselines import cosdish
+from woh_faiss.evaluation.metrics import mean_average_precision
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +56,11 @@ def test_codes_equal_the_published_ones_bit_for_bit(fixture, published):
 def test_the_objective_is_the_published_one_s(fixture, published, bits):
     S = cosdish.similarities(fixture["tags"], np.arange(2000))
 
-    def misfit(B):
+    def tag_outlier(B):
         return np.square(bits * S - B @ B.T).mean()
 
-    expected = misfit(unpack(published[f"r{bits}_tags_B"]).astype(np.float64))
-    assert misfit(learned(fixture, published, bits, "tags")) == pytest.approx(expected, rel=0.02)
+    expected = tag_outlier(unpack(published[f"r{bits}_tags_B"]).astype(np.float64))
+    assert tag_outlier(learned(fixture, published, bits, "tags")) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", ["tags", "single"])

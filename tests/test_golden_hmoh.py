@@ -8,7 +8,7 @@ from scipy.linalg import hadamard
 from scipy.sparse import csr_array
 
 from woh_faiss import codes
-from woh_faiss.baselines import hmoh
+from woh_faiss.evaluation.baselines import hmoh
 
 H = hadamard(32, np.float64)
 KINDS = ["single", "published", "corrected"]

@@ -6,7 +6,7 @@ from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss import codes
-from woh_faiss.baselines import osh
+from woh_faiss.evaluation.baselines import osh
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 from woh_faiss import codes
-from woh_faiss.baselines import rptwoh
-from woh_faiss.evaluation import hamming, mean_average_precision
-from woh_faiss.kernel import reference_map
+from woh_faiss.evaluation.baselines import rptwoh
+from woh_faiss.evaluation.metrics import hamming, mean_average_precision
+from woh_faiss.learner.kernel import reference_map
 
 WEIGHTS = rptwoh.Weights()
 

@@ -6,9 +6,9 @@ from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
-from woh_faiss.baselines import sdh
 from woh_faiss.codes import pack
-from woh_faiss.kernel import unit_rows
+from woh_faiss.evaluation.baselines import sdh
+from woh_faiss.learner.kernel import unit_rows
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import pytest
 from conftest import golden
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss.baselines import sh
 from woh_faiss.codes import pack, unpack
+from woh_faiss.evaluation.baselines import sh
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss import codes
 from woh_faiss.errors import InputError
-from woh_faiss.hasher import Hasher
-from woh_faiss.kernel import Kernel
+from woh_faiss.learner.hasher import Hasher
+from woh_faiss.learner.kernel import Kernel
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What an index says of its own health: figures of each round, drift between kept models, misfits."""
+"""What an index says of its own health: figures of each round, drift between kept models, tag_outliers."""
 
 import json
 import sqlite3
@@ -12,7 +12,7 @@ from test_cli import run
 
 from woh_faiss import WOH, WOHIndex, codes
 from woh_faiss.errors import InputError
-from woh_faiss.growing import MISFITS
+from woh_faiss.index.writer import TAG_OUTLIERS
 
 HYPER = {"bits": 16, "anchors": 20, "vector_size": 5, "keep_models": 3}
 
@@ -37,16 +37,16 @@ def path(tmp_path):
 
 
 def beside(rounds=4):
-    """The same rounds by a trainer of its own: after each, its hash function, codes and misfits."""
+    """The same rounds by a trainer of its own: after each, its hash function, codes and tag_outliers."""
     woh = WOH(**HYPER)
     for seed in range(rounds):
         X, tags, _ = wrongly_tagged(seed)
         woh.partial_fit(X, tags)
-        yield woh.hasher_, woh.codes_, woh.misfit_
+        yield woh.hasher_, woh.codes_, woh.tag_outlier_
 
 
 def test_every_figure_equals_that_of_a_trainer_beside_it(path):
-    hashers, packed, misfits = zip(*beside(), strict=True)
+    hashers, packed, tag_outliers = zip(*beside(), strict=True)
     with WOHIndex.open(path) as index:
         health = index.health(1000)
     assert [done["round"] for done in health["rounds"]] == [1, 2, 3, 4, 5]
@@ -59,17 +59,17 @@ def test_every_figure_equals_that_of_a_trainer_beside_it(path):
         assert_allclose(moved["bits"], hashers[-1].drift(before))
         assert moved["turned"] == pytest.approx(np.mean(moved["bits"]))
     want = []
-    for number, differ in enumerate(misfits):
-        worst = sorted((-bits, row) for row, bits in enumerate(differ) if bits)[:MISFITS]
+    for number, differ in enumerate(tag_outliers):
+        worst = sorted((-bits, row) for row, bits in enumerate(differ) if bits)[:TAG_OUTLIERS]
         want += [(-bits, 40 * number + row) for bits, row in worst]
     want = sorted(want, key=lambda pair: (-pair[0], pair[1]))
-    assert [(item["differ"], item["id"]) for item in health["misfits"]] == want
-    assert all(item["key"] == f"{item['id'] // 40}/{item['id'] % 40}" for item in health["misfits"])
+    assert [(item["differ"], item["id"]) for item in health["tag_outliers"]] == want
+    assert all(item["key"] == f"{item['id'] // 40}/{item['id'] % 40}" for item in health["tag_outliers"])
 
 
 def test_wrong_tags_come_first(path):
     with WOHIndex.open(path) as index:
-        worst = index.health(10)["misfits"]
+        worst = index.health(10)["tag_outliers"]
     assert np.mean([item["id"] % 40 in wrongly_tagged(0)[2] for item in worst]) >= 0.8
 
 
@@ -81,16 +81,16 @@ def test_how_many_is_a_count(path, most):
 
 def test_an_index_without_rounds_has_no_faults(tmp_path):
     with WOHIndex.create(tmp_path / "i.woh", bits=16) as index:
-        assert index.health() == {"rounds": [], "drift": [], "misfits": []}
+        assert index.health() == {"rounds": [], "drift": [], "tag_outliers": []}
 
 
 def test_a_misfit_goes_with_its_item(path):
     def ids(index):
-        return [item["id"] for item in index.health(1000)["misfits"]]
+        return [item["id"] for item in index.health(1000)["tag_outliers"]]
 
     def rows():
         with closing(sqlite3.connect(path / "catalog.db")) as connection:
-            return sorted(connection.execute("SELECT id, round FROM misfits"))
+            return sorted(connection.execute("SELECT id, round FROM tag_outliers"))
 
     with WOHIndex.open(path) as index:
         before = ids(index)
@@ -116,7 +116,7 @@ def test_a_reader_of_an_earlier_state_is_told_of_that_state(path):
         X, tags, _ = wrongly_tagged(5)
         writer.update(X, tags)
         after = reader.health()
-        assert after["misfits"] == before["misfits"]
+        assert after["tag_outliers"] == before["tag_outliers"]
         assert [moved["round"] for moved in after["drift"]] == [3]  # the writer keeps three
         assert len(writer.health()["rounds"]) == len(before["rounds"]) + 1
 
@@ -124,12 +124,12 @@ def test_a_reader_of_an_earlier_state_is_told_of_that_state(path):
 def test_info_shows_health(path):
     with WOHIndex.open(path) as index:
         health = index.health(3)
-    facts = json.loads(run("info", "--index", path, "--json", "--misfits", 3).stdout)
-    assert facts["misfits"] == health["misfits"]
+    facts = json.loads(run("info", "--index", path, "--json", "--tag-outliers", 3).stdout)
+    assert facts["tag_outliers"] == health["tag_outliers"]
     assert facts["drift"] == health["drift"]
-    text = run("info", "--index", path, "--misfits", 3).stdout
+    text = run("info", "--index", path, "--tag-outliers", 3).stdout
     for word in ("balance", "entropy", "correlation", "distinct", "tagged", "tags and features disagree"):
         assert word in text
     assert text.count("since round") == 2
-    assert health["misfits"][0]["key"] in text
-    assert "disagree" not in run("info", "--index", path, "--misfits", 0).stdout
+    assert health["tag_outliers"][0]["key"] in text
+    assert "disagree" not in run("info", "--index", path, "--tag-outliers", 0).stdout

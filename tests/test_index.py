@@ -255,12 +255,14 @@ def test_two_writers_in_turn_learn_from_the_newest_state(tmp_path):
 
 
 def test_a_failed_commit_does_not_leave_the_trainer_ahead(tmp_path, monkeypatch):
-    from woh_faiss.store.writing import Writing
+    from woh_faiss.store.write_transaction import WriteTransaction
 
     with WOHIndex.create(tmp_path / "a", **SMALL) as index:
         index.update(*tagged(0))
         with monkeypatch.context() as patch:
-            patch.setattr(Writing, "commit", lambda *_, **__: (_ for _ in ()).throw(OSError("no space")))
+            patch.setattr(
+                WriteTransaction, "commit", lambda *_, **__: (_ for _ in ()).throw(OSError("no space"))
+            )
             with pytest.raises(OSError, match="no space"):
                 index.update(*tagged(1))
         index.update(*tagged(1))
@@ -469,7 +471,7 @@ def test_a_folder_that_is_no_index(tmp_path):
 
 @pytest.mark.parametrize("preset", ["adaptive", "paper"])
 def test_build_gathers_the_first_chunks_for_a_semantic_start(tmp_path, monkeypatch, preset):
-    monkeypatch.setattr("woh_faiss.index.FIRST_ROUND", 100)
+    monkeypatch.setattr("woh_faiss.index.index.FIRST_ROUND", 100)
     chunks = [Chunk.of(*tagged(seed)) for seed in range(5)]
     with WOHIndex.build(tmp_path / "a", chunks, preset=preset, **SMALL) as index:
         assert [done.n for done in index.rounds()] == ([120, 40, 40] if preset == "adaptive" else [40] * 5)

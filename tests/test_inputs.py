@@ -543,7 +543,7 @@ def test_the_command_line(tmp_path, monkeypatch):
     assert built.exit_code == 0, built.output
     assert "round 1: 60 items appended" in built.stderr
     pq.write_table(table.rename_columns(["emb", "tags"]), "b.parquet")
-    added = run(main, ["add", "b.parquet", "--chunk-size", "30", "--again"])
+    added = run(main, ["add", "b.parquet", "--chunk-size", "30", "--no-skip"])
     assert "note: b.parquet: features from 'emb', tags from 'tags'\n" in added.stderr
     assert "round 3: 30 items appended; 120 items in all" in added.stderr
     refused = run(main, ["update", "a.parquet"])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss import rows
 from woh_faiss.errors import InputError
-from woh_faiss.kernel import Kernel, reference_map, squared_distances
+from woh_faiss.learner import blocks
+from woh_faiss.learner.kernel import Kernel, reference_map, squared_distances
 
 #: Exponents may be off by that much: they are summed in float32.
 SINGLE = 2e-5
@@ -18,7 +18,7 @@ def naive(X, A, width):
 
 @pytest.fixture(params=[1, 3, 4096])
 def small_blocks(request, monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK", request.param)
+    monkeypatch.setattr(blocks, "BLOCK", request.param)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i2", "u1"])

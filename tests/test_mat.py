@@ -12,9 +12,9 @@ from numpy.testing import assert_array_equal
 from scipy.io import savemat
 from scipy.sparse import csc_matrix
 
-from woh_faiss.datasets import read_mat
-from woh_faiss.datasets.mat import open_rows
 from woh_faiss.errors import InputError
+from woh_faiss.evaluation.datasets import read_mat
+from woh_faiss.inputs.matlab.mat import open_rows
 
 X = np.arange(15, dtype=np.float64).reshape(5, 3)
 Y = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0]])

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss import WOH, WOHIndex, WordVectors, codes
 from woh_faiss.errors import InputError, NotFittedError
-from woh_faiss.meaning import Meaning
-from woh_faiss.rerank import scores
+from woh_faiss.index.rerank import scores
+from woh_faiss.index.tag_queries import TagQueries
 
 
 @pytest.fixture(params=["adaptive", "paper"])
@@ -121,7 +121,7 @@ def test_an_index_that_has_learned_nothing_says_so(tmp_path):
 def test_without_a_word_vector_block_tags_alone_answer():
     X, tags = tagged(0, n=80)
     woh = WOH(bits=16, preset="paper", theta=0.0, vector_size=4).partial_fit(X, tags)
-    meaning = Meaning.of(woh.config, woh.state(), woh.vocabulary_)
+    meaning = TagQueries.of(woh.config, woh.state(), woh.vocabulary_)
     assert not meaning.V.any()
     assert np.isfinite(meaning.bits([["sea"]])).all()
     assert meaning.predicted(woh.codes_[:1], most=1)[0][0][0] in WORDS

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from woh_faiss.datasets import mirflickr, prepared
-from woh_faiss.datasets.mirflickr import LABELS, POTENTIAL, RELEVANT
 from woh_faiss.errors import InputError
+from woh_faiss.evaluation.datasets import mirflickr, prepared
+from woh_faiss.evaluation.datasets.mirflickr import LABELS, POTENTIAL, RELEVANT
 
 TAGS = [["sea", "sunset"], [], ["café"], ["sea"]]
 MARKS = {"sea": [1, 4], "sea_r1": [4], "tree": [2], "animals": [1, 2, 3]}

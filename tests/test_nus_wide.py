@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss.chunks import joined
-from woh_faiss.datasets import NusWide
-from woh_faiss.datasets.nus_wide import KINDS
 from woh_faiss.errors import InputError
+from woh_faiss.evaluation.datasets import NusWide
+from woh_faiss.evaluation.datasets.nus_wide import KINDS
+from woh_faiss.inputs.chunk import concatenate
 
 N = 23
 CONCEPTS = ["animal", "plants", "sky", "water"]
@@ -100,7 +100,7 @@ def refused(*arguments, **more):
 def check(nus, found, part, *, labelled=True, kinds=KINDS, size=4):
     """Every image of the part, once, with all that belongs to it."""
     chunks = list(found.chunks(size))
-    chunk = joined(chunks, own_names=True)
+    chunk = concatenate(chunks, own_names=True)
     members = [i for i in nus.places[part] if nus.labels[i].any() or not labelled]
     assert sorted(chunk.ids.tolist()) == sorted(members)
     assert len(found) == len(members)
@@ -140,14 +140,14 @@ def test_every_form_gives_the_same_set(tmp_path, seed, whole, part, tags, labell
 def test_blocks_smaller_and_larger_than_chunks(tmp_path, monkeypatch):
     nus = Set(tmp_path / "nus").write(whole_features=False)
     for block in (1, 3, 1000):
-        monkeypatch.setattr("woh_faiss.datasets.nus_wide.BLOCK", block)
+        monkeypatch.setattr("woh_faiss.evaluation.datasets.nus_wide.BLOCK", block)
         for size in (1, 5, 100):
             check(nus, NusWide(nus.root, concepts=4), "all", size=size)
 
 
 def test_features_are_never_held_whole(tmp_path, monkeypatch):
     """The first chunk is there when little more than it was read: the rest of the file may be no good."""
-    monkeypatch.setattr("woh_faiss.datasets.nus_wide.BLOCK", 2)
+    monkeypatch.setattr("woh_faiss.evaluation.datasets.nus_wide.BLOCK", 2)
     nus = Set(tmp_path / "nus").write()
     file = nus.root / "Low_Level_Features" / "Normalized_CH.dat"
     lines = file.read_text().splitlines()
@@ -160,7 +160,7 @@ def test_features_are_never_held_whole(tmp_path, monkeypatch):
 
 def test_a_stream_can_be_read_again(nus):
     found = NusWide(nus.root, concepts=2)
-    first, second = (joined(list(found.chunks(7))).features for _ in range(2))
+    first, second = (concatenate(list(found.chunks(7))).features for _ in range(2))
     assert_array_equal(first, second)
 
 
@@ -168,7 +168,7 @@ def test_kinds_and_named_concepts(nus):
     found = NusWide(nus.root, concepts=["water", "animal"], kinds=["WT", "CH"])
     assert found.concepts == ("water", "animal")
     columns = [CONCEPTS.index(name) for name in found.concepts]
-    chunk = joined(list(found.chunks()), own_names=True)
+    chunk = concatenate(list(found.chunks()), own_names=True)
     assert chunk.ids.tolist() == np.flatnonzero(nus.labels[:, columns].any(axis=1)).tolist()
     assert_allclose(chunk.features, np.hstack([nus.X["WT"], nus.X["CH"]])[chunk.ids], rtol=1e-3)
     assert NusWide(nus.root, concepts="sky").concepts == ("sky",)
@@ -179,7 +179,7 @@ def test_the_users_own_features(nus, tmp_path, rows):
     X = np.arange(N * 3, dtype=np.float16).reshape(N, 3)
     np.save(tmp_path / "cnn.npy", X[nus.places[rows]])
     found = NusWide(nus.root, tmp_path / "cnn.npy", part="train", concepts=4)
-    chunk = joined(list(found.chunks(4)), own_names=True)
+    chunk = concatenate(list(found.chunks(4)), own_names=True)
     assert chunk.features.dtype == np.float16
     assert_array_equal(chunk.features, X[chunk.ids])
     assert sorted(chunk.ids) == sorted(i for i in nus.places["train"] if nus.labels[i].any())
@@ -190,7 +190,7 @@ def test_the_users_own_features(nus, tmp_path, rows):
 
 def test_rare_tags_and_images_without_tags_can_be_left_out(nus):
     found = NusWide(nus.root, concepts=4, min_count=2)
-    chunk = joined(list(found.chunks(6)), own_names=True)
+    chunk = concatenate(list(found.chunks(6)), own_names=True)
     labelled = [i for i in range(N) if nus.labels[i].any()]
     counts = nus.marks[labelled].sum(axis=0)
     usual = [word for word, count in zip(WORDS, counts, strict=True) if count >= 2]

@@ -47,7 +47,7 @@ CALLS = {
     "radius of ids": lambda index, value: index.range_search_ids([0], value),
     "allow": lambda index, value: index.search(XQ, 3, allow=value),
     "deny": lambda index, value: index.search(XQ, 3, deny=[value]),
-    "through": lambda index, value: index.search(XQ, 3, through=value),
+    "through": lambda index, value: index.search(XQ, 3, ann=value),
     "queries": lambda index, value: index.search(value, 3),
     "ids": lambda index, value: index.items([value]),
     "searched ids": lambda index, value: index.search_ids([value], 3),

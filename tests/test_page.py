@@ -16,7 +16,7 @@ from PIL import Image
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss_cli.answers import BATCH, Answer, Asked
+from woh_faiss_cli.answers import BATCH, Answer, Query
 from woh_faiss_cli.main import main
 
 RED = (200, 20, 20)
@@ -91,7 +91,7 @@ def test_nothing_is_fetched_and_nothing_runs(tmp_path):
 
 
 def test_bare_lists_are_said(tmp_path):
-    shown = written(tmp_path / "a.html", [Answer(Asked("row 0", None, None), [], {}), answer(None, [], [])])
+    shown = written(tmp_path / "a.html", [Answer(Query("row 0", None, None), [], {}), answer(None, [], [])])
     source = (tmp_path / "a.html").read_text()
     assert "No neighbours." in source
     assert source.count(">none<") == 2

@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 from woh_faiss import codes
-from woh_faiss.config import WOHConfig
-from woh_faiss.evaluation import hamming, mean_average_precision
-from woh_faiss.kernel import Kernel, reference_map
-from woh_faiss.statistics import Statistics
+from woh_faiss.evaluation.metrics import hamming, mean_average_precision
+from woh_faiss.learner.config import WOHConfig
+from woh_faiss.learner.kernel import Kernel, reference_map
+from woh_faiss.learner.statistics import Statistics
 
 CHUNKS = [slice(500 * t, 500 * (t + 1)) for t in range(4)]
 

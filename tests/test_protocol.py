@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from woh_faiss import plots
-from woh_faiss.chunks import Chunk, joined
-from woh_faiss.config import WOHConfig
 from woh_faiss.errors import InputError
-from woh_faiss.evaluation import cosine, l2, mean_average_precision
-from woh_faiss.protocol import Result, split, stream
+from woh_faiss.evaluation import plots
+from woh_faiss.evaluation.metrics import cosine, l2, mean_average_precision
+from woh_faiss.evaluation.streaming import Result, split, stream
+from woh_faiss.inputs.chunk import Chunk, concatenate
+from woh_faiss.learner.config import WOHConfig
 
 
 class Fake:
@@ -161,14 +161,14 @@ class TestJoined:
     def test_parts_give_the_whole(self):
         whole = data(groups=np.arange(60) % 7)
         parts = [whole.rows(slice(0, 11)), whole.rows(slice(11, 12)), whole.rows(slice(12, 60))]
-        again = joined(parts)
+        again = concatenate(parts)
         for name in ("features", "labels", "groups"):
             assert_array_equal(getattr(again, name), getattr(whole, name))
         assert [again.tags.of_row(i) for i in range(60)] == [whole.tags.of_row(i) for i in range(60)]
-        assert joined([whole]) is whole
+        assert concatenate([whole]) is whole
 
     def test_what_one_part_lacks_is_left_out(self):
-        both = joined([data(6), Chunk.of(np.zeros((2, 5)))])
+        both = concatenate([data(6), Chunk.of(np.zeros((2, 5)))])
         assert len(both) == 8
         assert both.tags is None
         assert both.labels is None
@@ -176,12 +176,12 @@ class TestJoined:
 
     def test_columns_must_agree(self):
         with pytest.raises(InputError, match=r"features of b have 4 columns, those of a 5"):
-            joined([data(6), Chunk.of(np.zeros((2, 4)))], ["a", "b"])
+            concatenate([data(6), Chunk.of(np.zeros((2, 4)))], ["a", "b"])
         other = Chunk.of(np.zeros((2, 5)), labels=np.zeros((2, 9), bool))
         with pytest.raises(InputError, match=r"labels of chunk 1 have 9 columns"):
-            joined([data(6), other])
+            concatenate([data(6), other])
         with pytest.raises(InputError, match="no chunks"):
-            joined([])
+            concatenate([])
 
 
 class TestPlot:

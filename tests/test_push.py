@@ -13,8 +13,8 @@ from databases import XQ, check, expected, grown
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.integrations import pushing
-from woh_faiss.integrations.pushing import push
+from woh_faiss.integrations import push as push_module
+from woh_faiss.integrations.push import push
 
 WORKER = Path(__file__).parent / "helpers" / "push_worker.py"
 #: Codes of the long life, and kills: ``WOH_FULL=20`` for the whole of it.
@@ -96,14 +96,14 @@ def test_copies_whose_rounds_look_alike(server, table, url, tmp_path):
 @pytest.mark.parametrize("number", [5, 7])
 def test_cut_short_then_rolled_back(server, table, url, tmp_path, monkeypatch, number):
     """Steps leave out what is removed later; it must be there once that is undone."""
-    monkeypatch.setattr(pushing, "STEP", 1)
+    monkeypatch.setattr(push_module, "STEP", 1)
     with grown(tmp_path / "i") as index:
         index.add(XQ)
         index.add(XQ)
         index.remove([10, *range(120, 126), *range(132, 138)])
         index.add(XQ)
         for steps in range(6):
-            calls, checked = [], pushing.Source.check
+            calls, checked = [], push_module.Source.check
 
             def dies(source, steps=steps, calls=calls, checked=checked):
                 calls.append(source)
@@ -112,7 +112,7 @@ def test_cut_short_then_rolled_back(server, table, url, tmp_path, monkeypatch, n
                 checked(source)
 
             with monkeypatch.context() as patch:
-                patch.setattr(pushing.Source, "check", dies)
+                patch.setattr(push_module.Source, "check", dies)
                 with pytest.raises(StoreError, match="cut short"):
                     push(index, server.url(f"{table}_{steps}"))
         index.rollback(number)
@@ -124,8 +124,8 @@ def test_cut_short_then_rolled_back(server, table, url, tmp_path, monkeypatch, n
 @pytest.mark.parametrize("seed", range(2))
 def test_any_life(server, table, url, tmp_path, seed, monkeypatch):
     """Random changes, some of them pushed; few codes, so that nearly everything is a tie."""
-    monkeypatch.setattr(pushing, "STEP", 30)
-    monkeypatch.setattr(pushing, "BATCH", 13)
+    monkeypatch.setattr(push_module, "STEP", 30)
+    monkeypatch.setattr(push_module, "BATCH", 13)
     rng = np.random.default_rng(seed)
     with grown(tmp_path / "i") as index:
         for step in range(14):
@@ -157,7 +157,7 @@ def test_any_life(server, table, url, tmp_path, seed, monkeypatch):
 
 def test_steps_are_whole_rounds_and_hide_nothing(server, table, url, tmp_path, monkeypatch):
     """What a reader finds between steps: rounds up to one, and no item gone that is there in the end."""
-    monkeypatch.setattr(pushing, "STEP", 1)
+    monkeypatch.setattr(push_module, "STEP", 1)
     with grown(tmp_path / "i") as index:
         push(index, url)
         index.remove([5])
@@ -165,13 +165,13 @@ def test_steps_are_whole_rounds_and_hide_nothing(server, table, url, tmp_path, m
             index.update(*tagged(seed, n=9), ids=np.arange(30, 39), on_duplicate="replace")
             index.update(*tagged(seed + 20, n=4))
         before, seen = {id_ for id_, *_ in server.rows(table)}, []
-        done = pushing.Source.check
+        done = push_module.Source.check
 
         def look(source):
             seen.append(server.rows(table))
             done(source)
 
-        monkeypatch.setattr(pushing.Source, "check", look)
+        monkeypatch.setattr(push_module.Source, "check", look)
         push(index, url)
         after = {id_: at for id_, _, _, at in expected(index)}
         assert len(seen) > 4

@@ -140,7 +140,7 @@ def test_the_command_says_what_it_skips(tmp_path, files, monkeypatch):
     assert lines[0] == "chunk 1 of 4: already learned (round 1), skipped: 0.npz"
     assert lines[-1].startswith("round 4: 20 items appended")
     assert "chunk 2 of 2: already learned (round 2), skipped: 1.npz" in run(main, ["add", *names[:2]]).stderr
-    assert "round 5: 20 items appended" in run(main, ["update", names[1], "--again"]).stderr
+    assert "round 5: 20 items appended" in run(main, ["update", names[1], "--no-skip"]).stderr
 
 
 # ---- killed --------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from woh_faiss import WOH, rows
-from woh_faiss.rows import FAN_IN, Features, Rows, added, blocks, cut
+from woh_faiss import WOH
+from woh_faiss.learner import blocks
+from woh_faiss.learner.blocks import FAN_IN, Features, Rows, added, block_slices, split_blocks
 
 
 @given(st.integers(1, 10 * FAN_IN**2))
@@ -26,22 +27,24 @@ def test_sums_are_added_eight_by_eight(n):
 
 @pytest.mark.parametrize("n", [1, 2047, 2048, 2049, 5000])
 def test_blocks_cover_the_rows_once(n):
-    assert_array_equal(np.concatenate([np.arange(n)[rows] for rows in blocks(n)]), np.arange(n))
-    assert [len(block) for block in cut(np.arange(n)).gathered()][:-1] == [2048] * (-(-n // 2048) - 1)
+    assert_array_equal(np.concatenate([np.arange(n)[rows] for rows in block_slices(n)]), np.arange(n))
+    assert [len(block) for block in split_blocks(np.arange(n)).gathered()][:-1] == [2048] * (
+        -(-n // 2048) - 1
+    )
 
 
 def test_steps_see_the_values_of_their_block(monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK", 3)
+    monkeypatch.setattr(blocks, "BLOCK", 3)
     X = np.arange(10.0)
-    doubled = cut(X).map(lambda x, y, c: x + y + c, cut(X), 1.0)
+    doubled = split_blocks(X).map(lambda x, y, c: x + y + c, split_blocks(X), 1.0)
     assert isinstance(doubled, Rows)
     assert_array_equal(np.concatenate(doubled.gathered()), 2 * X + 1)
-    assert cut(X).sum(lambda x, y: {"dot": x @ y}, cut(X)) == {"dot": X @ X}
+    assert split_blocks(X).sum(lambda x, y: {"dot": x @ y}, split_blocks(X)) == {"dot": X @ X}
     assert len(doubled) == 4
 
 
 def test_wanted_rows_are_in_blocks_of_their_own(monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK", 2)
+    monkeypatch.setattr(blocks, "BLOCK", 2)
     X = np.arange(14).reshape(7, 2)
     features = Features(X)
     wanted = np.array([1, 0, 0, 1, 1, 0, 1], bool)
@@ -56,16 +59,16 @@ def test_wanted_rows_are_in_blocks_of_their_own(monkeypatch):
 @pytest.mark.parametrize("preset", ["paper", "adaptive"])
 def test_a_map_that_is_not_kept_gives_the_same_round(monkeypatch, preset):
     """Each block is mapped anew whenever it is needed, and all bits are the same."""
-    monkeypatch.setattr(rows, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
     kept, remade = (WOH(bits=16, anchors=20, min_count=1, preset=preset) for _ in range(2))
     for seed in range(3):
         X, tags = tagged(seed, n=70)
         kept.partial_fit(X, tags)
         with monkeypatch.context() as small:
-            small.setattr(rows, "MEMORY", 0)
+            small.setattr(blocks, "MEMORY", 0)
             remade.partial_fit(X, tags)
         assert_array_equal(remade.codes_, kept.codes_)
-        assert_array_equal(remade.misfit_, kept.misfit_)
+        assert_array_equal(remade.tag_outlier_, kept.tag_outlier_)
         for name, value in kept.state().items():
             assert_array_equal(remade.state()[name], value, err_msg=name)
 
@@ -75,11 +78,11 @@ def test_a_map_that_is_not_kept_takes_the_memory_of_a_block(monkeypatch):
     X, tags = rng.normal(size=(8000, 4)).astype(np.float32), [[f"{n % 5}"] for n in range(8000)]
     peaks = []
     for memory in (1 << 30, 0):
-        monkeypatch.setattr(rows, "MEMORY", memory)
+        monkeypatch.setattr(blocks, "MEMORY", memory)
         woh = WOH(bits=8, anchors=300, min_count=1, preset="paper", iterations=1).partial_fit(X, tags)
         tracemalloc.start()
         woh.partial_fit(X, tags)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    whole, block = 4 * 8000 * 300, 4 * rows.BLOCK * 300
+    whole, block = 4 * 8000 * 300, 4 * blocks.BLOCK * 300
     assert peaks[0] - peaks[1] > (whole - block) / 2

@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import LinAlgError, cho_solve
 from scipy.sparse import csr_array
 
-from woh_faiss import solver
-from woh_faiss.config import WOHConfig
-from woh_faiss.statistics import Statistics, of_codes, of_features, of_words, widen
+from woh_faiss.learner import solver
+from woh_faiss.learner.config import WOHConfig
+from woh_faiss.learner.statistics import Statistics, of_codes, of_features, of_words, widen
 
 SHAPES = {"n": 23, "m": 6, "f": 5, "c": 7, "r": 8}
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
-from woh_faiss.statistics import Statistics, of_codes, of_features, of_weights, of_words, widen
+from woh_faiss.learner.statistics import Statistics, of_codes, of_features, of_weights, of_words, widen
 
 
 def stream(seed, sizes, m=5, f=3, c=4, r=8):

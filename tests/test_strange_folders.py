@@ -23,13 +23,13 @@ MEMBERS = [
     ("codes.faiss", "codes.faiss.1"),
     ("ids.i64", "ids.i64.1", "anchors.npy"),
     ("model-1.npz", "model-2.npz", "model-4.npz", "model-4.npz.tmp"),
-    ("derived-ivf-1.faiss", "derived-ivf-2.faiss", "derived-ivf-2.faiss.tmp"),
+    ("ann-ivf-1.faiss", "ann-ivf-2.faiss", "ann-ivf-2.faiss.tmp"),
 ]
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """Of two models, one removal, generation 1, with a derived index."""
+    """Of two models, one removal, generation 1, with an approximate index."""
     path = tmp_path_factory.mktemp("strangers") / "base"
     with WOHIndex.create(path, **SMALL) as index:
         for seed in range(2):

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from woh_faiss import protocol
-from woh_faiss.chunks import joined
-from woh_faiss.config import WOHConfig
-from woh_faiss.datasets import synthetic
 from woh_faiss.errors import InputError
+from woh_faiss.evaluation import streaming
+from woh_faiss.evaluation.datasets import synthetic
+from woh_faiss.inputs.chunk import concatenate
+from woh_faiss.learner.config import WOHConfig
 
 
 def lists(chunk):
@@ -27,9 +27,9 @@ def lists(chunk):
 )
 def test_a_longer_stream_begins_like_a_shorter(n, more, size, labels, seed):
     short = list(synthetic(n, 3, labels=labels, size=size, seed=seed))
-    long = joined(list(synthetic(n + more, 3, labels=labels, size=size, seed=seed)), own_names=True)
+    long = concatenate(list(synthetic(n + more, 3, labels=labels, size=size, seed=seed)), own_names=True)
     assert [len(chunk) for chunk in short] == [size] * (n // size) + ([n % size] if n % size else [])
-    one = joined(short, own_names=True)
+    one = concatenate(short, own_names=True)
     assert one.features.dtype == np.float32
     assert one.features.tobytes() == long.features[:n].tobytes()
     assert_array_equal(one.labels, long.labels[:n])
@@ -78,9 +78,9 @@ def test_labels_decide_the_features():
 
 
 def test_it_can_be_learned_from():
-    data = joined(list(synthetic(600, 16, labels=5, size=300)))
+    data = concatenate(list(synthetic(600, 16, labels=5, size=300)))
     config = WOHConfig(bits=16, anchors=60, vector_size=8)
-    *_, learned, _, _ = protocol.stream(data, [config], chunks=2, queries=100)
+    *_, learned, _, _ = streaming.stream(data, [config], chunks=2, queries=100)
     chance = (data.labels.astype(int) @ data.labels.T > 0).mean()
     assert learned.database == 500
     assert learned.map > chance + 0.1

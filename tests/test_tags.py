@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.tag_lists import TagLists
-from woh_faiss.tags import Coverage, Vocabulary, normalise, normalised
+from woh_faiss.tags.tag_lists import TagLists
+from woh_faiss.tags.vocabulary import Coverage, Vocabulary, normalise, normalised
 
 
 class Known:
@@ -289,7 +289,7 @@ def test_where_no_tags_meet_vectors_are_random_and_seeded():
 
 
 def test_long_lists_are_learned_in_bounded_time(monkeypatch):
-    monkeypatch.setattr("woh_faiss.tag_vectors.PAIRS", 2_000)
+    monkeypatch.setattr("woh_faiss.tags.tag_vectors.PAIRS", 2_000)
     asked = {}
 
     def spy(**options):

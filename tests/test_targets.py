@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
-from woh_faiss import targets
-from woh_faiss.targets import TagSide, Weigher, decoded, shares, unit_length
+from woh_faiss.learner import tag_targets
+from woh_faiss.learner.tag_targets import TagTargets, TagWeights, decoded, shares, unit_length
 
 
 def marks(seed, n=30, c=7, share=0.35):
@@ -32,10 +32,10 @@ def naive_y(Y, seen, df, n, neighbours):
 
 @pytest.mark.parametrize("neighbours", [1, 3, 20])
 def test_tag_rows_are_smoothed_tf_idf_of_length_one(monkeypatch, neighbours):
-    monkeypatch.setattr(targets, "NEIGHBOURS", neighbours)
+    monkeypatch.setattr(tag_targets, "NEIGHBOURS", neighbours)
     (first, Z), (second, _) = marks(0), marks(1)
     df = first.sum(axis=0)
-    side = TagSide.start(csr_array(first), Z, df, 30, 8)
+    side = TagTargets.start(csr_array(first), Z, df, 30, 8)
     assert_allclose(side.y(csr_array(first), df, 30).toarray(), naive_y(first, first, df, 30, neighbours))
     both = np.vstack([first, second])
     side = side.seeing(csr_array(second))
@@ -45,7 +45,7 @@ def test_tag_rows_are_smoothed_tf_idf_of_length_one(monkeypatch, neighbours):
 
 def test_a_tag_that_everyone_carries_does_not_make_an_item_vanish():
     Y, Z = np.ones((5, 1)), np.zeros((5, 2))
-    side = TagSide.start(csr_array(Y), Z, np.array([5.0]), 5, 8)
+    side = TagTargets.start(csr_array(Y), Z, np.array([5.0]), 5, 8)
     assert_allclose(side.y(csr_array(Y), np.array([5.0]), 5).toarray(), 1)
 
 
@@ -61,7 +61,7 @@ def test_products_with_T_are_those_of_the_dense_T(kind):
     if kind == "one tag set":
         Y = np.ones((30, 7))
     df = Y.sum(axis=0)
-    side = TagSide.start(csr_array(Y), Z, df, 30, 8)
+    side = TagTargets.start(csr_array(Y), Z, df, 30, 8)
     y, z = side.y(csr_array(Y), df, 30), side.z(Z)
     T, rng = dense_T(side, y, z), np.random.default_rng(0)
     M, F = rng.normal(size=(11, 8)), rng.normal(size=(30, 5))
@@ -79,7 +79,7 @@ def test_M_is_the_ridge_regression_of_all_codes_so_far():
     rng = np.random.default_rng(5)
     B1, B2 = (rng.choice([-1.0, 1.0], size=(30, 8)) for _ in range(2))
     df1 = Y1.sum(axis=0)
-    side = TagSide.start(csr_array(Y1), Z1, df1, 30, 8)
+    side = TagTargets.start(csr_array(Y1), Z1, df1, 30, 8)
     y1, z1 = side.y(csr_array(Y1), df1, 30), side.z(Z1)
     side = side.refitted(side.of_codes(y1, z1, B1))
     T1 = dense_T(side, y1, z1)
@@ -88,15 +88,15 @@ def test_M_is_the_ridge_regression_of_all_codes_so_far():
     y2, z2 = side.y(csr_array(Y2), df2, 60), side.z(Z2)
     side = side.refitted(side.of_codes(y2, z2, B2))
     T = np.vstack([np.insert(T1, [5, 5], 0.0, axis=1), dense_T(side, y2, z2)])
-    ridge = targets.RIDGE_M * np.trace(T.T @ T) / 11
+    ridge = tag_targets.RIDGE_M * np.trace(T.T @ T) / 11
     gradient = T.T @ (T @ side.M - np.vstack([B1, B2])) + ridge * side.M
     assert_allclose(gradient, 0, atol=1e-9)
 
 
 def test_beyond_the_bound_nothing_of_its_square_is_kept(monkeypatch):
-    monkeypatch.setattr(targets, "MOST_COLUMNS", 10)
+    monkeypatch.setattr(tag_targets, "MOST_COLUMNS", 10)
     Y, Z = marks(6, c=5)
-    side = TagSide.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
+    side = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
     assert side.TT.shape == (9, 9)
     wide = side.widened(7)
     assert wide.TT.size == 0
@@ -106,9 +106,9 @@ def test_beyond_the_bound_nothing_of_its_square_is_kept(monkeypatch):
 
 
 def test_co_occurrences_are_bounded(monkeypatch):
-    monkeypatch.setattr(targets, "PARTNERS", 2)
+    monkeypatch.setattr(tag_targets, "PARTNERS", 2)
     Y, Z = marks(7, share=0.9)
-    side = TagSide.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
+    side = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
     assert side.C.nnz <= 2 * 7
 
 
@@ -125,8 +125,8 @@ def test_decoded_minimises_its_objective():
 
 def test_state_round_trips():
     Y, Z = marks(10)
-    side = TagSide.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
-    again = TagSide.from_arrays(side.arrays())
+    side = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
+    again = TagTargets.from_arrays(side.arrays())
     for name, value in side.arrays().items():
         assert_array_equal(again.arrays()[name], value, err_msg=name)
 
@@ -134,5 +134,5 @@ def test_state_round_trips():
 def test_smoothing_without_partners_changes_nothing():
     Y = csr_array(np.eye(3))
     assert_array_equal(
-        Weigher(shares(csr_array(np.eye(3)), np.ones(3)), np.ones(3)).rows(Y).toarray(), np.eye(3)
+        TagWeights(shares(csr_array(np.eye(3)), np.ones(3)), np.ones(3)).rows(Y).toarray(), np.eye(3)
     )

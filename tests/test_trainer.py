@@ -7,8 +7,8 @@ from scipy.sparse import csr_array
 
 from woh_faiss import WOH, WOHConfig, codes
 from woh_faiss.errors import ConfigError, InputError, NotFittedError
-from woh_faiss.kernel import Kernel
-from woh_faiss.statistics import Statistics, widen
+from woh_faiss.learner.kernel import Kernel
+from woh_faiss.learner.statistics import Statistics, widen
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 
@@ -200,7 +200,7 @@ def test_misfits_are_the_bits_that_features_alone_would_set_otherwise(maker):
         tags[seed] = [f"only in round {seed}"]
         woh.partial_fit(X, tags)
         differ = (woh.transform(X) != codes.unpack(woh.codes_)).sum(axis=1)
-        assert_array_equal(woh.misfit_, np.where(woh.trained_, differ, 0))
+        assert_array_equal(woh.tag_outlier_, np.where(woh.trained_, differ, 0))
 
 
 def test_items_with_the_tags_of_others_misfit_most():
@@ -210,4 +210,4 @@ def test_items_with_the_tags_of_others_misfit_most():
         tags[i] = [next(word for word in WORDS if word not in tags[i])]
     woh = make_adaptive().partial_fit(X, tags)
     others = np.setdiff1d(np.arange(400), swapped)
-    assert woh.misfit_[swapped].mean() > 4 * woh.misfit_[others].mean()
+    assert woh.tag_outlier_[swapped].mean() > 4 * woh.tag_outlier_[others].mean()

@@ -75,10 +75,10 @@ def test_bad_ids_are_refused(ids, message):
 
 @pytest.mark.parametrize("k", [1, np.int64(7), np.uint8(3)])
 def test_counts_become_python_ints(k):
-    assert type(validate.neighbours(k)) is int
+    assert type(validate.positive_int(k)) is int
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.0, "3", None, np.float32(2)])
 def test_bad_counts_are_refused(k):
     with pytest.raises(InputError, match=r"k is .*, expected"):
-        validate.neighbours(k)
+        validate.positive_int(k)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from woh_faiss.errors import InputError
-from woh_faiss.vectors import WordVectors
+from woh_faiss.tags.word_vectors import WordVectors
 
 WORDS = ["the", "New_York", "wi-fi", "café", "USA", "12", "Paris"]
 V = np.random.default_rng(5).normal(size=(len(WORDS), 4)).astype(np.float32)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
-from woh_faiss.baselines import wdh
+from woh_faiss.evaluation.baselines import wdh
 
 
 @given(st.integers(1, 5), st.floats(0.01, 3), st.integers(0, 2**32 - 1))

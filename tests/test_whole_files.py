@@ -9,7 +9,7 @@ from conftest import SMALL, save_chunk, tagged
 from test_cli import BUILD, run
 
 from woh_faiss import WOHIndex
-from woh_faiss.code_files import checked, write_codes
+from woh_faiss.index.code_files import valid_codes, write_codes
 from woh_faiss.store import files
 
 
@@ -33,7 +33,7 @@ def page(index, path):
 WRITERS = {
     "out.faiss": lambda index, path: index.export(path, "flat", force=True),
     "hasher.npz": lambda index, path: index.hasher.save(path),
-    "codes.npz": lambda index, path: write_codes(path, checked(np.zeros((2, 2), np.uint8)), "m"),
+    "codes.npz": lambda index, path: write_codes(path, valid_codes(np.zeros((2, 2), np.uint8)), "m"),
     "page.html": page,
 }
 

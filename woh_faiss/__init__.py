@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from woh_faiss.index.index import WOHIndex
+    from woh_faiss.inputs.chunk import Chunk, read_chunk
+    from woh_faiss.learner.config import WOHConfig
+    from woh_faiss.learner.estimator import WOH
+    from woh_faiss.tags.word_vectors import WordVectors
+
     from .budget import set_max_memory
-    from .chunks import Chunk, read_chunk
-    from .config import WOHConfig
     from .errors import WOHError
-    from .index import WOHIndex
-    from .trainer import WOH
-    from .vectors import WordVectors
 
 _HOMES = {
     "Chunk": "chunks",

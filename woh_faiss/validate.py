@@ -100,7 +100,7 @@ def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
     return ids
 
 
-def neighbours(k: Any, name: str = "k") -> int:
+def positive_int(k: Any, name: str = "k") -> int:
     """A count such as k as a Python int of at least 1: `whole_number`."""
     number = whole_number(k, name, 1)
     if number >= 2**31 - 1:
@@ -248,7 +248,7 @@ def zero_one(matrix: ArrayLike, name: str, expected: str) -> NDArray[np.bool_]:
     return ones
 
 
-def whole(values: ArrayLike, name: str, length: int | None) -> NDArray[np.int64]:
+def whole_numbers(values: ArrayLike, name: str, length: int | None) -> NDArray[np.int64]:
     """1-D integers, `length` of them if given, as int64."""
     M = array(values, name)
     if M.size == 0:

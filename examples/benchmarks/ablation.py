@@ -26,10 +26,10 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     import numpy as np
     from scipy.sparse import csr_array
 
-    from woh_faiss import adaptive, kernel, solver, targets, trainer
+    from woh_faiss.learner import estimator, kernel, semantic_start, solver, tag_targets
 
     rng = np.random.default_rng(0)
-    start, fit = targets.TagSide.start, kernel.Kernel.fit
+    start, fit = tag_targets.TagTargets.start, kernel.Kernel.fit
 
     def drawn(items: Any) -> Any:
         B0 = rng.choice([-1.0, 1.0], size=items.B0.shape)
@@ -64,13 +64,13 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         return replace(centred, scale=float(np.sqrt(np.square(centred.map(X)).sum(axis=1).mean())))
 
     def not_tfidf(self: Any, df: Any, n: int) -> Any:
-        return targets.Weigher(targets.shares(self.C, df), np.ones(len(df)))
+        return tag_targets.TagWeights(tag_targets.shares(self.C, df), np.ones(len(df)))
 
-    class Raw(targets.Weigher):
+    class Raw(tag_targets.TagWeights):
         def rows(self, Y: csr_array) -> csr_array:
             return Y.astype(float)
 
-    learn, aim, keep = trainer.learn_round, adaptive._aim, adaptive.remembered
+    learn, aim, keep = estimator.learn_round, semantic_start._aim, semantic_start.remembered
     factor, sparing = solver.factor, solver._sparing
     return {
         WHOLE: ({}, {}),
@@ -111,7 +111,7 @@ def main() -> None:
     import numpy as np
 
     from woh_faiss import WOHConfig
-    from woh_faiss.protocol import stream
+    from woh_faiss.evaluation.streaming import stream
 
     chunk, vectors = setting.tagged(args)
 

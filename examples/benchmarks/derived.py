@@ -1,4 +1,4 @@
-"""Derived indexes against the flat scan: time of a query and recall of the 10 nearest, one thread.
+"""Approximate indexes against the flat scan: time of a query and recall of the 10 nearest, one thread.
 
     python examples/benchmarks/derived.py [--rows 1000000] [--kinds ivf hnsw multihash] [--queries 200]
 
@@ -16,7 +16,7 @@ import faiss
 import numpy as np
 import setting
 
-from woh_faiss.store import kinds
+from woh_faiss.store import faiss_indexes
 
 BITS, K = 64, 10
 
@@ -38,7 +38,7 @@ def asked(index, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     seconds, found = [], []
     for query in queries:
         start = time.perf_counter()
-        D, _ = kinds.nearest(index, query[None], K)
+        D, _ = faiss_indexes.nearest(index, query[None], K)
         seconds.append(time.perf_counter() - start)
         found.append(D[0])
     return np.array(seconds), np.array(found)
@@ -47,20 +47,22 @@ def asked(index, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def main() -> None:
     parser = setting.parser(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--kinds", nargs="+", default=list(kinds.SUBLINEAR), choices=kinds.SUBLINEAR)
+    parser.add_argument(
+        "--kinds", nargs="+", default=list(faiss_indexes.SUBLINEAR), choices=faiss_indexes.SUBLINEAR
+    )
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--set", nargs="*", default=[], help="Parameters, NAME=NUMBER; with one kind.")
     arguments = parser.parse_args()
     faiss.omp_set_num_threads(1)
     codes = clustered(arguments.rows)
-    queries = kinds.probes(codes, BITS, arguments.queries)
-    flat = kinds.built("flat", codes, {})
+    queries = faiss_indexes.probes(codes, BITS, arguments.queries)
+    flat = faiss_indexes.built("flat", codes, {})
     given = {name: int(number) for name, number in (pair.split("=") for pair in arguments.set)}
     print(f"{arguments.rows:,} codes of {BITS} bits, {len(queries)} queries, k = {K}")
     for kind in arguments.kinds:
-        parameters = kinds.complete(kind, given, arguments.rows, BITS)
+        parameters = faiss_indexes.complete(kind, given, arguments.rows, BITS)
         start = time.perf_counter()
-        index = kinds.built(kind, codes, parameters)
+        index = faiss_indexes.built(kind, codes, parameters)
         seconds = time.perf_counter() - start
         flat_times, times, recalls = [], [], []
         for part in np.array_split(queries, 4):  # in turns: what else the machine does meets both
@@ -68,7 +70,7 @@ def main() -> None:
             flat_times.append(took)
             took, D = asked(index, part)
             times.append(took)
-            recalls.append(kinds.recall(D, truth))
+            recalls.append(faiss_indexes.recall(D, truth))
         by_flat, by_kind = np.median(np.concatenate(flat_times)), np.median(np.concatenate(times))
         recall = float(np.mean(recalls))
         verdict = "PASS" if recall >= 0.9 and by_kind < 0.5 * by_flat else "FAIL"

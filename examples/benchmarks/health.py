@@ -5,7 +5,7 @@
 Prints, per code length: the share of bits of the anchors that each round turned; MAP with the codes as they
 were learned and with every code made anew by the last hash function; and how well wrong tags are found (area
 under the ROC curve, 0.5 is chance) when every twentieth item carries the tags of another: by the bits in
-which learned code and features differ (`misfit_`), and by the residual of the l2,1 norm.
+which learned code and features differ (`tag_outlier_`), and by the residual of the l2,1 norm.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def main() -> None:
     from scipy.stats import mannwhitneyu
 
     from woh_faiss import WOH, codes
-    from woh_faiss.chunks import TagLists
-    from woh_faiss.evaluation import mean_average_precision
-    from woh_faiss.meaning import Meaning
-    from woh_faiss.protocol import split
+    from woh_faiss.evaluation.metrics import mean_average_precision
+    from woh_faiss.evaluation.streaming import split
+    from woh_faiss.index.tag_queries import TagQueries
+    from woh_faiss.inputs.chunk import TagLists
 
     chunk, vectors = setting.tagged(args)
 
@@ -67,16 +67,18 @@ def main() -> None:
             noisy = replace(chunk, tags=TagLists.from_lists(lists))
             *_, (woh, packed) = learned(bits, noisy, parts)
             last = noisy.rows(parts[-1])
-            meaning = Meaning.of(woh.config, woh.state(), woh.vocabulary_)
+            meaning = TagQueries.of(woh.config, woh.state(), woh.vocabulary_)
             Y, _, _ = woh.vocabulary_.matrices(last.tags)
             y = meaning.side.y(Y, woh.vocabulary_.df, meaning.n).toarray()
             Bp = np.column_stack([codes.unpack(packed), np.ones(len(packed))])
-            by_misfit.append(area(woh.misfit_, wrong[parts[-1]]))
+            by_misfit.append(area(woh.tag_outlier_, wrong[parts[-1]]))
             by_residual.append(area(np.linalg.norm(y - Bp @ meaning.W, axis=1), wrong[parts[-1]]))
         print(f"{bits} bits, {len(args.seeds)} splits of {len(chunk):,} items, {args.chunks} chunks")
         print("  bits turned by rounds 2, 3, ...:", *(f"{share:.1%}" for share in np.mean(turned, axis=0)))
         print(f"  MAP with codes as learned {np.mean(kept):.3f}, made anew {np.mean(anew):.3f}")
-        print(f"  wrong tags found by misfit {np.mean(by_misfit):.2f}, residual {np.mean(by_residual):.2f}")
+        print(
+            f"  wrong tags found by tag_outlier {np.mean(by_misfit):.2f}, residual {np.mean(by_residual):.2f}"
+        )
 
 
 if __name__ == "__main__":

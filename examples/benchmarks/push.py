@@ -29,7 +29,7 @@ def main() -> None:
     import workload
 
     from woh_faiss import WOHIndex
-    from woh_faiss.integrations.pushing import push
+    from woh_faiss.integrations.push import push
     from woh_faiss.integrations.remote import Remote
 
     first = workload.chunk(0, d=64, n_tags=50)

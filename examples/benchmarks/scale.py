@@ -30,7 +30,7 @@ def main() -> None:
     import workload
 
     from woh_faiss import WOHIndex
-    from woh_faiss.code_files import checked, write_codes
+    from woh_faiss.index.code_files import valid_codes, write_codes
 
     def least(work: Callable[[], Any]) -> float:
         """Seconds of the fastest of some runs: others only had more to wait for."""
@@ -72,7 +72,7 @@ def main() -> None:
                 "tags": [[f"tag{j:05}" for j in range(i % 1000, i % 1000 + 5)] for i in range(len(many))],
             }),
         ):  # fmt: skip
-            file = write_codes(Path(temporary) / "codes.npz", checked(many, **named), hasher.fingerprint)
+            file = write_codes(Path(temporary) / "codes.npz", valid_codes(many, **named), hasher.fingerprint)
             before = size(path)
             with WOHIndex.open(path) as index:
                 appending = seconds(lambda index=index, file=file: index.add_codes(file))

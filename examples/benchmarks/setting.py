@@ -39,7 +39,7 @@ def tagged(args: argparse.Namespace) -> tuple[Any, Any]:
     import numpy as np
 
     from woh_faiss import WordVectors, read_chunk
-    from woh_faiss.chunks import joined
+    from woh_faiss.inputs.chunk import concatenate
 
-    chunk = joined([read_chunk(path) for path in args.files])
+    chunk = concatenate([read_chunk(path) for path in args.files])
     return chunk.rows(np.diff(chunk.tags.indptr) > 0), WordVectors.open(args.word_vectors)

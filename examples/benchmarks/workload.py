@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from woh_faiss import Chunk, WOHIndex
-from woh_faiss.chunks import TagLists
+from woh_faiss.inputs.chunk import TagLists
 from woh_faiss.store import Store
 
 #: Codes a commit while filling: large enough to be quick, small enough for memory.

@@ -78,9 +78,9 @@ def armed_commit(shim: Shim, mode: int, target: int, value: int = 0):
 @contextmanager
 def armed_settling(shim: Shim, mode: int, target: int, value: int = 0):
     """The shim is armed from a writer's first try for the lock until what it found is settled."""
-    from woh_faiss.store import database, writing
+    from woh_faiss.store import database, write_transaction
 
-    take, settle = database.writer_lock.take, writing.settle
+    take, settle = database.writer_lock.take, write_transaction.settle
 
     def taken(*given):
         shim.arm(mode, target, value)
@@ -90,12 +90,12 @@ def armed_settling(shim: Shim, mode: int, target: int, value: int = 0):
         settle(*given)
         shim.disarm()
 
-    database.writer_lock.take, writing.settle = taken, settled
+    database.writer_lock.take, write_transaction.settle = taken, settled
     try:
         yield
     finally:
         shim.disarm()
-        database.writer_lock.take, writing.settle = take, settle
+        database.writer_lock.take, write_transaction.settle = take, settle
 
 
 if __name__ == "__main__":

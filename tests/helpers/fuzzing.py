@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from woh_faiss import WOHIndex, WordVectors, read_chunk, vector_files
+from woh_faiss import WOHIndex, WordVectors, read_chunk
 from woh_faiss.errors import StoreError, WOHError
+from woh_faiss.index.reader import WOHIndex
 from woh_faiss.inputs import open_inputs
-from woh_faiss.reading import IndexReader
 from woh_faiss.store import read_floats
+from woh_faiss.tags import word_vector_files
 
 #: Memory a file may take: twice its size and this.
 ALLOWANCE = 16 << 20
@@ -99,7 +100,7 @@ def word_files() -> dict[str, bytes]:
     rows = "".join(f"{w} {' '.join(map(str, v))}\n" for w, v in zip(WORDS, V.tolist(), strict=True)).encode()
     binary = b"".join(w.encode() + b" " + v.tobytes() + b"\n" for w, v in zip(WORDS, V, strict=True))
     buffer = io.BytesIO()
-    vector_files.write(buffer, {word: at for at, word in enumerate(WORDS)}, V)
+    word_vector_files.write(buffer, {word: at for at, word in enumerate(WORDS)}, V)
     found = {
         "glove": rows,
         "text": b"6 5\n" + rows,
@@ -147,9 +148,9 @@ def try_vectors(path: Path) -> Iterator[Callable[[], Any]]:
 
 
 def try_reading(path: Path) -> Iterator[Callable[[], Any]]:
-    def asked(question: Callable[[IndexReader], Any]) -> Callable[[], Any]:
+    def asked(question: Callable[[WOHIndex], Any]) -> Callable[[], Any]:
         def ask() -> None:
-            with IndexReader.open(path) as index:
+            with WOHIndex.open(path) as index:
                 question(index)
 
         return ask

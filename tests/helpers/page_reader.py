@@ -2,9 +2,9 @@
 
 from html.parser import HTMLParser
 
-from woh_faiss.reading import Neighbour
-from woh_faiss_cli import page
-from woh_faiss_cli.answers import Answer, Asked
+from woh_faiss.index.reader import Neighbour
+from woh_faiss_cli import html_page
+from woh_faiss_cli.answers import Answer, Query
 from woh_faiss_cli.thumbnails import Thumbnails
 
 VOID = {"meta", "img", "wbr"}
@@ -67,12 +67,12 @@ class Page(HTMLParser):
 
 
 def written(path, answers, folder=None, measure="distance", about="1 query"):
-    page.write(path, answers, about=about, measure=measure, thumbnails=Thumbnails(folder))
+    html_page.write(path, answers, about=about, measure=measure, thumbnails=Thumbnails(folder))
     return Page(path.read_bytes().decode("utf-8"))  # strictly
 
 
 def answer(key, tags=("tag",), predicted=(("tag", 0.5),), tags_asked=None, name=None, distance=3):
-    asked = Asked(name or key or "row 0", key, tags_asked)
+    asked = Query(name or key or "row 0", key, tags_asked)
     return Answer(asked, [Neighbour(7, key, distance, list(tags))], {7: list(predicted)})
 
 

@@ -12,13 +12,13 @@ import sys
 import time
 
 from woh_faiss import WOHIndex
-from woh_faiss.integrations import pushing
+from woh_faiss.integrations import push as push_module
 
 
 def work(index, url):
     try:
         with WOHIndex.open(index) as opened:
-            pushing.push(opened, url)
+            push_module.push(opened, url)
     except BaseException as error:
         print(repr(error), file=sys.stderr, flush=True)
         os._exit(1)
@@ -26,7 +26,7 @@ def work(index, url):
 
 
 def main():
-    pushing.STEP, pushing.BATCH = int(sys.argv[1]), int(sys.argv[2])
+    push_module.STEP, push_module.BATCH = int(sys.argv[1]), int(sys.argv[2])
     for module in sys.argv[3:]:
         __import__(module)
     for line in sys.stdin:

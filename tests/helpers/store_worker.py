@@ -21,7 +21,7 @@ import numpy as np
 
 from woh_faiss.errors import LockedError, StoreError
 from woh_faiss.store import Store, files
-from woh_faiss.store.derived import derive, drop
+from woh_faiss.store.ann import build_ann, drop_ann
 
 D = 32
 CONFIG = {"bits": 12, "seed": 3}
@@ -228,15 +228,15 @@ def deaths(name: str, folder: str) -> None:
 
 
 def deriving(name: str, folder: str) -> None:
-    """For every step of making or dropping a derived index: die there, look, then write on."""
+    """For every step of making or dropping an approximate index: die there, look, then write on."""
     base = Path(folder) / "base.woh"
     build(base, 3)
     with Store.open(base) as store:
-        derive(store, "ivf", {"nlist": 2, "nprobe": 2}, D, 10.0)
+        build_ann(store, "ivf", {"nlist": 2, "nprobe": 2}, D, 10.0)
     acts: dict[str, Callable[[Store], Any]] = {
-        "again": lambda store: derive(store, "ivf", {"nlist": 3, "nprobe": 3}, D, 10.0),
-        "another": lambda store: derive(store, "multihash", {"nhash": 8, "nflip": 4}, D, 10.0),
-        "drop": lambda store: drop(store, "ivf", 10.0),
+        "again": lambda store: build_ann(store, "ivf", {"nlist": 3, "nprobe": 3}, D, 10.0),
+        "another": lambda store: build_ann(store, "multihash", {"nhash": 8, "nflip": 4}, D, 10.0),
+        "drop": lambda store: drop_ann(store, "ivf", 10.0),
         "compact": lambda store: store.compact(),
     }
 
@@ -253,7 +253,7 @@ def deriving(name: str, folder: str) -> None:
         return Path(shutil.copytree(base, Path(folder) / to))
 
     steps = json.loads(forked(lambda: tried(copy("whole.woh"), -1))[1])
-    # Until it is committed, compact has nothing to do with derived indexes.
+    # Until it is committed, compact has nothing to do with approximate indexes.
     first = steps.index("before COMMIT") if name == "compact" else 0
     for number, step in list(enumerate(steps))[first:]:
         path = copy(f"{number}.woh")
@@ -267,13 +267,13 @@ def deriving(name: str, folder: str) -> None:
 
 
 def through(path: Path) -> list[list[Any]]:
-    """Name of each derived index, and whether it (which looks everywhere) answers as the scan does."""
+    """Name of each approximate index, and whether it (which looks everywhere) answers as the scan does."""
     queries = np.array([[value] * (D // 8) for value in range(4)], np.uint8)
     with Store.open(path) as store:
         D_, I = store.view.search(queries, 30)
         found = []
         for made in store.snapshot.derived:
-            got = store.view.search(queries, 30, through=store.through(store.view, made.kind))
+            got = store.view.search(queries, 30, ann=store.through(store.view, made.kind))
             found.append([made.name, all(map(np.array_equal, got, (D_, I)))])
         return found
 
@@ -316,17 +316,17 @@ def fork_after_search(path: str) -> None:
 
 
 def fork_through(path: str) -> None:
-    """As `fork_after_search`, through a derived index that the parent has read, and one that it has not."""
+    """As `fork_after_search`, through an approximate index that the parent has read, and one that it has not."""
     with Store.open(path) as store:
         faiss.omp_set_num_threads(2)
         queries = np.zeros((5000, store.d // 8), np.uint8)
         view = store.view
-        expected = view.search(queries, 3, through=store.through(view, "ivf"))[1].tolist()
+        expected = view.search(queries, 3, ann=store.through(view, "ivf"))[1].tolist()
 
         def child() -> bool:
             signal.alarm(600)
-            again = view.search(queries, 3, through=store.through(view, "ivf"))[1].tolist() == expected
-            return again and view.search(queries, 3, through=store.through(view, "hnsw"))[1].shape == (
+            again = view.search(queries, 3, ann=store.through(view, "ivf"))[1].tolist() == expected
+            return again and view.search(queries, 3, ann=store.through(view, "hnsw"))[1].shape == (
                 5000,
                 3,
             )
@@ -336,7 +336,7 @@ def fork_through(path: str) -> None:
 
 def unprivileged(path: str) -> None:
     """Snapshot, ids found, and the message of a refused update, as a user who may only read."""
-    import woh_faiss.store.writing  # noqa: F401 - what it needs, while it still may
+    import woh_faiss.store.write_transaction  # noqa: F401 - what it needs, while it still may
 
     update = chunk(9)
     if os.geteuid() == 0:

@@ -53,7 +53,7 @@ READING = {
     "search": opened(lambda index: index.search(XQ, 3)),
     "items": opened(lambda index: (index.items([7]), index.id_of("0/7"), index.tags(), index.rounds())),
     "info": opened(lambda index: (index.info(), index.health())),
-    "through": opened(lambda index: index.search(XQ, 3, through="ivf")),
+    "through": opened(lambda index: index.search(XQ, 3, ann="ivf")),
     "export": opened(lambda index: index.export(index.path.with_name("exported"), force=True)),
     "backup": opened(lambda index: index.backup(index.path.with_name(f"copy-{time.monotonic_ns()}"))),
 }

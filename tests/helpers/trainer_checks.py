@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.testing import assert_array_equal
 
-from woh_faiss.baselines import Baseline
+from woh_faiss.evaluation.baselines import Baseline
 
 
 def check_inputs_are_not_changed(make, X, tags):

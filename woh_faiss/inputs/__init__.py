@@ -6,7 +6,7 @@ Files are read a chunk at a time. pyarrow and h5py are imported when a file need
 from __future__ import annotations
 
 from .columns import Columns
-from .opening import Inputs, Piece, open_inputs
-from .sources import CHUNK_SIZE
+from .open import Inputs, Piece, open_inputs
+from .source import CHUNK_SIZE
 
 __all__ = ["CHUNK_SIZE", "Columns", "Inputs", "Piece", "open_inputs"]

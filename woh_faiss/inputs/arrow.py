@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from woh_faiss import budget
-from woh_faiss.chunk_files import BOMB_BYTES, BOMB_RATIO
-from woh_faiss.chunks import Chunk
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
+from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO
 
 from . import arrow_values as values
+from .chunk import Chunk
 from .columns import Columns, Offer, choose, natural
-from .sources import Source, at, chunk_at, damage
+from .source import ChunkSource, at, chunk_at, damage
 
 #: What such files are called in a folder; alone, a file's first bytes decide.
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
@@ -30,7 +30,7 @@ _BUFFER, _ROWS = 1 << 20, 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ArrowTable:
     """A Parquet or Arrow file: its schema and rows were read, its data are when they are asked for.
 
     Attributes
@@ -83,7 +83,7 @@ class Table:
                 raise InputError(f"{self.where} has {read} rows, it said {self.n}; copy or write it again")
 
 
-def open_table(path: Path) -> Table:
+def open_table(path: Path) -> ArrowTable:
     """A Parquet or Arrow file, by its first bytes.
 
     Raises
@@ -113,7 +113,7 @@ def open_table(path: Path) -> Table:
                 n = sum(batch.num_rows for batch in reader)
         if n < 0:
             raise InputError(f"{where} says that it has {n} rows; copy or write it again")
-    return Table(path, where, format_, schema, int(n))
+    return ArrowTable(path, where, format_, schema, int(n))
 
 
 def is_arrow(start: bytes) -> bool:
@@ -163,7 +163,9 @@ def _texts(names: list[str] | None, schema: Any) -> list[str]:
 # ---- sources ---------------------------------------------------------------------------------------------
 
 
-def table_source(path: Path, wanted: Columns, learn: bool, fields: dict[str, str] | None = None) -> Source:
+def table_source(
+    path: Path, wanted: Columns, learn: bool, fields: dict[str, str] | None = None
+) -> ChunkSource:
     """The rows of one file; `fields` are what its folders' names say (``country=fr``)."""
     table = open_table(path)
     partition = fields or {}
@@ -190,7 +192,7 @@ def table_source(path: Path, wanted: Columns, learn: bool, fields: dict[str, str
             yield chunk_at(table.where, start, **found)
             start += part.num_rows
 
-    return Source(table.where, table.n, d, columns, read)
+    return ChunkSource(table.where, table.n, d, columns, read)
 
 
 def chunk_values(
@@ -213,7 +215,7 @@ def chunk_values(
     return found
 
 
-def _no_bomb(table: Table, d: int) -> None:
+def _no_bomb(table: ArrowTable, d: int) -> None:
     """Before it is decoded: numbers that are real do not repeat a thousand times."""
     claimed, stored = 2 * table.n * d, table.path.stat().st_size
     if claimed > max(BOMB_BYTES, BOMB_RATIO * stored):
@@ -223,7 +225,7 @@ def _no_bomb(table: Table, d: int) -> None:
         )
 
 
-def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[Source]:
+def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSource]:
     """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next."""
     found = []
     for root, folders, names in os.walk(folder):

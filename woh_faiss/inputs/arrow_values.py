@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from woh_faiss import budget, validate
 from woh_faiss.errors import InputError
-from woh_faiss.tag_lists import TagLists
+from woh_faiss.tags.tag_lists import TagLists
 
 from .columns import Offer, is_caption, words
 

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from woh_faiss import validate
-from woh_faiss.chunk_files import read_npy
-from woh_faiss.chunks import Chunk
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
+from woh_faiss.io.npz import read_npy
 
-from .arrow import Table, chunk_values, open_table
+from .arrow import ArrowTable, chunk_values, open_table
 from .arrow_values import offers
+from .chunk import Chunk
 from .columns import Columns, choose
-from .sources import Source, at, chunk_at
+from .source import ChunkSource, at, chunk_at
 
 #: The folders of features and of what is known of each; others (text_emb) are not read.
 FEATURES, METADATA = "img_emb", "metadata"
@@ -29,7 +29,7 @@ def is_embeddings(folder: Path) -> bool:
     return (folder / FEATURES).is_dir()
 
 
-def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[Source]:
+def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSource]:
     """The pairs of files of a folder, by number.
 
     Raises
@@ -76,7 +76,7 @@ def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
     return found
 
 
-def _pair(path: Path, table: Table, wanted: Columns, learn: bool) -> Source:
+def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool) -> ChunkSource:
     where = display_path(path)
     X = read_npy(path, where, mapped=True)
     with at(where, 0):
@@ -98,4 +98,4 @@ def _pair(path: Path, table: Table, wanted: Columns, learn: bool) -> Source:
             more = chunk_values(next(known), columns, table.where, start) if known is not None else {}
             yield chunk_at(table.where, start, rows, **more)
 
-    return Source(where, len(X), d, columns._replace(features=FEATURES), read)
+    return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read)

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from woh_faiss import budget, validate
-from woh_faiss.chunks import Chunk
-from woh_faiss.datasets.mat73 import checked_storage
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
-from woh_faiss.tag_lists import TagLists
+from woh_faiss.inputs.matlab.mat73 import checked_storage
+from woh_faiss.tags.tag_lists import TagLists
 
 from .arrow_values import tags_of
+from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose
-from .sources import Source, at, chunk_at, damage
+from .source import ChunkSource, at, chunk_at, damage
 
 #: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
 _KINDS = {
@@ -30,7 +30,7 @@ NAMES = "tag_names"
 _TEXTS = 64
 
 
-def hdf5_source(path: Path, wanted: Columns, learn: bool) -> Source:
+def hdf5_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
     """The rows of one file; a dataset in a group is named by its path, ``train/features``.
 
     Raises
@@ -79,7 +79,7 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool) -> Source:
                 more["keys"] = [str(key) for key in found[columns.key]]
             yield chunk_at(where, start, found[features], **more)
 
-    return Source(where, n, d, columns, read)
+    return ChunkSource(where, n, d, columns, read)
 
 
 @contextmanager

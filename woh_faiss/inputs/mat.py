@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from woh_faiss.chunks import Chunk
-from woh_faiss.datasets.mat import open_mat
-from woh_faiss.datasets.mat_chunks import USUAL, tags_of, usual_parts
-from woh_faiss.datasets.matlab import Mat
 from woh_faiss.errors import InputError
+from woh_faiss.inputs.matlab.chunks import USUAL, tags_of, usual_parts
+from woh_faiss.inputs.matlab.mat import open_mat
+from woh_faiss.inputs.matlab.variables import Mat
 
+from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose
-from .sources import Source, at, chunk_at
+from .source import ChunkSource, at, chunk_at
 
 _KINDS = {
     **KINDS,
@@ -26,7 +26,7 @@ _KINDS = {
 }
 
 
-def mat_source(path: Path, wanted: Columns, learn: bool) -> Source:
+def mat_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
     """The rows of one part of a .mat file.
 
     Raises
@@ -63,7 +63,7 @@ def mat_source(path: Path, wanted: Columns, learn: bool) -> Source:
             }
             yield chunk_at(mat.where, start, X[rows], **parts)
 
-    return Source(mat.where, n, d, columns, read)
+    return ChunkSource(mat.where, n, d, columns, read)
 
 
 def _of_papers(mat: Mat, wanted: Columns) -> Columns:

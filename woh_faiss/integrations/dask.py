@@ -23,18 +23,18 @@ from distributed.comm import CommClosedError
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from woh_faiss.chunks import Chunk
 from woh_faiss.errors import ClusterError, InputError
-from woh_faiss.learning import Codes, Items
-from woh_faiss.rows import BLOCK, FAN_IN, Features, Rows, Sums, added, blocks
-from woh_faiss.tag_lists import tag_lists
-from woh_faiss.trainer import WOH
+from woh_faiss.inputs.chunk import Chunk
+from woh_faiss.learner.blocks import BLOCK, FAN_IN, Features, Rows, Sums, added, block_slices
+from woh_faiss.learner.estimator import WOH
+from woh_faiss.learner.training_round import Codes, Items
+from woh_faiss.tags.tag_lists import tag_lists
 
 if TYPE_CHECKING:
-    from woh_faiss.index import WOHIndex
-    from woh_faiss.naming import OnDuplicate
+    from woh_faiss.index.index import WOHIndex
+    from woh_faiss.index.item_ids import OnDuplicate
     from woh_faiss.store import Round
-    from woh_faiss.vectors import WordVectors
+    from woh_faiss.tags.word_vectors import WordVectors
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -196,7 +196,7 @@ class Distributed(Features):
         places = np.arange(n) if wanted is None or every else np.flatnonzero(wanted)
         X = self._X if every else self._X[places]
         check = dask.delayed(_checked, pure=False)
-        cuts = list(blocks(len(places)))
+        cuts = list(block_slices(len(places)))
         # Not by "p2p", which cannot make anew what a worker had.
         X = X.rechunk((tuple(rows.stop - rows.start for rows in cuts), X.shape[1]), method="tasks")
         parts = X.to_delayed().ravel()

@@ -16,13 +16,13 @@ from distributed import Client
 from numpy.typing import NDArray
 
 from woh_faiss import validate
-from woh_faiss.chunks import Chunk
-from woh_faiss.code_files import write_codes
 from woh_faiss.errors import InputError
-from woh_faiss.hasher import Hasher
+from woh_faiss.index.code_files import write_codes
 from woh_faiss.inputs import arrow_values as values
-from woh_faiss.rows import BLOCK, Rows
-from woh_faiss.trainer import encoded
+from woh_faiss.inputs.chunk import Chunk
+from woh_faiss.learner.blocks import BLOCK, Rows
+from woh_faiss.learner.estimator import encoded
+from woh_faiss.learner.hasher import Hasher
 
 from .dask import Cluster, Distributed, cluster_of, distributed_features
 
@@ -94,7 +94,7 @@ def _encoding(X: da.Array, rows: slice, hasher: Hasher, cluster: Cluster) -> Row
     return Distributed(X[rows], cluster, rows.start).rows().map(encoded, hasher)
 
 
-class Table(NamedTuple):
+class CodeTable(NamedTuple):
     """A data set: features as a dask array, the rest here. The arguments of `partial_fit` and `encode`."""
 
     X: da.Array
@@ -110,7 +110,7 @@ def read_parquet(
     tags: str | None = None,
     ids: str | None = None,
     keys: str | None = None,
-) -> Table:
+) -> CodeTable:
     """A Parquet file, or a folder of them in the order of their names, by row groups; needs pyarrow.
 
     Parameters
@@ -165,7 +165,7 @@ def read_parquet(
     columns = [
         None if name is None or table is None else table[name].to_pylist() for name in (tags, ids, keys)
     ]
-    return Table(
+    return CodeTable(
         da.concatenate(parts), columns[0], None if columns[1] is None else np.array(columns[1]), columns[2]
     )
 

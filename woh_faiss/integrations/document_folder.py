@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from woh_faiss.config import merged
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.index import WOHIndex
+from woh_faiss.index.index import WOHIndex
+from woh_faiss.learner.config import merged
 
 #: Its files.
 INDEX, DOCUMENTS = "codes.woh", "documents.sqlite"

@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import validate
-from woh_faiss.chunks import Chunk
 from woh_faiss.errors import InputError, LockedError
-from woh_faiss.index import WOHIndex
-from woh_faiss.naming import OnDuplicate, check_policy
-from woh_faiss.rerank import scores
+from woh_faiss.index.index import WOHIndex
+from woh_faiss.index.item_ids import OnDuplicate, check_policy
+from woh_faiss.index.rerank import scores
+from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.store import NO_ID
-from woh_faiss.tag_lists import TagLists
+from woh_faiss.tags.tag_lists import TagLists
 
+from .document import Entry, check_json, tag_lists_of, valid_metadata
+from .document_db import DocumentDB, DocumentTransaction, Waiting
 from .document_folder import DOCUMENTS, opened
-from .entries import Entry, check_json, checked, tag_lists_of
-from .shelf import Shelf, ShelfWriting, Waiting
 
 __all__ = ["LEARN_FROM", "Documents", "Entry", "tag_lists_of"]
 
@@ -78,7 +78,7 @@ class Documents:
         self._failed = 0  # documents with tags of which nothing could be learned
         self._lock = threading.RLock()
         self._index = opened(self.path, hyper)
-        self._shelf = Shelf(self.path / DOCUMENTS, self._timeout)
+        self._shelf = DocumentDB(self.path / DOCUMENTS, self._timeout)
         with suppress(LockedError):  # whoever holds it will do this
             self._settle(timeout=0)
 
@@ -122,7 +122,7 @@ class Documents:
             As `WOHIndex.update`. What was stored before the error gets its code with the next write.
         """
         check_policy(on_duplicate)
-        given = checked(entries)
+        given = valid_metadata(entries)
         with self._lock:
             with self._shelf.writing() as writing:
                 known = writing.known([entry.id for entry in given])
@@ -185,7 +185,7 @@ class Documents:
             if len(done) < ROUND:
                 return total
 
-    def _next_round(self, writing: ShelfWriting, learn: bool) -> list[int]:
+    def _next_round(self, writing: DocumentTransaction, learn: bool) -> list[int]:
         """Give up to `ROUND` waiting documents codes; returns their numbers."""
         tagged = 0 if self._index.is_trained or learn else writing.tagged()
         if not (self._index.is_trained or learn) and tagged < max(self._learn_from, 2 * self._failed):
@@ -240,7 +240,7 @@ class Documents:
         InputError
             The query has another width than the store's embeddings, or k is no whole number of at least 1.
         """
-        k = validate.neighbours(k)
+        k = validate.positive_int(k)
         waiting = self._shelf.waiting()
         xq = np.asarray(validate.features(validate.array([query], "query"), waiting.d, "query"), np.float64)
         allow = None

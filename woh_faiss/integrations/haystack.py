@@ -13,11 +13,11 @@ from haystack.document_stores.types.filter_policy import apply_filter_policy
 from haystack.utils.filters import document_matches_filter
 
 from woh_faiss.errors import InputError
-from woh_faiss.naming import OnDuplicate
-from woh_faiss.validate import neighbours, short
+from woh_faiss.index.item_ids import OnDuplicate
+from woh_faiss.validate import positive_int, short
 
+from .document import check_json
 from .documents import LEARN_FROM, Documents, Entry, tag_lists_of
-from .entries import check_json
 
 _POLICIES: dict[DuplicatePolicy, OnDuplicate] = {
     DuplicatePolicy.NONE: "error",
@@ -165,7 +165,7 @@ class WOHEmbeddingRetriever:
         if not isinstance(document_store, WOHDocumentStore):
             raise InputError(f"document_store is {short(document_store)}, expected a WOHDocumentStore")
         self.document_store, self.filters = document_store, filters
-        self.top_k, self.filter_policy = neighbours(top_k, "top_k"), filter_policy
+        self.top_k, self.filter_policy = positive_int(top_k, "top_k"), filter_policy
 
     def to_dict(self) -> dict[str, Any]:
         """What the retriever was made with, its store included."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import EngineError, InputError
 
-from .engines import Address, Ids, Rows, State, hidden
+from .engine import Address, CodeRows, Ids, PushState, hidden
 
 #: Milvus's own limit on answers to a query.
 _MOST = 16_384
@@ -87,18 +87,18 @@ class Milvus:
         with self._failures():
             return bool(self._run.has_collection(self._name)) and not (found and found.busy == _UNMADE)
 
-    def state(self) -> State | None:
+    def state(self) -> PushState | None:
         """See `Engine.state`."""
         found = self._found()
         with self._failures():
             there = found is not None and found.busy != _UNMADE and self._run.has_collection(self._name)
         return found if there else None
 
-    def _found(self) -> State | None:
+    def _found(self) -> PushState | None:
         """What the state's collection says."""
         with self._failures():
             rows = self._run.get(self._state_name, ids=[0], output_fields=["state"]) if self._ours() else []
-            return State.parse(rows[0]["state"], self.shown) if len(rows) else None
+            return PushState.parse(rows[0]["state"], self.shown) if len(rows) else None
 
     def _ours(self) -> bool:
         """Whether the collection of the state is there, and not somebody else's."""
@@ -107,7 +107,7 @@ class Milvus:
         fields = self._run.describe_collection(self._state_name)["fields"]
         return {field["name"] for field in fields} == _STATE_FIELDS
 
-    def create(self, state: State) -> None:
+    def create(self, state: PushState) -> None:
         """See `Engine.create`; what is cut short counts as not there."""
         kind = self._lib.DataType
         with self._failures():
@@ -145,10 +145,10 @@ class Milvus:
         self._run.create_index(name, indexes, sync=False)  # of nothing: not worth the half second of waiting
         self._run.load_collection(name)
 
-    def _say(self, state: State) -> None:
+    def _say(self, state: PushState) -> None:
         self._run.upsert(self._state_name, [{"id": 0, "code": b"\0", "state": state.text()}])
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: PushState) -> None:
         """See `Engine.begin`; nothing keeps another push out, but `commit` tells if one came."""
         if self.state() != state:
             raise EngineError(f"another push changed {self.shown} meanwhile; push again")
@@ -162,7 +162,7 @@ class Milvus:
             with self._failures():
                 self._run.delete(self._name, ids=ids.tolist())
 
-    def put(self, rows: Rows, replaced: Ids) -> None:
+    def put(self, rows: CodeRows, replaced: Ids) -> None:
         """See `Engine.put`; what is there is replaced, so that a push can be sent twice."""
         columns: dict[str, Any] = {
             "id": rows.ids.tolist(),
@@ -180,7 +180,7 @@ class Milvus:
                 [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
             )
 
-    def commit(self, state: State) -> None:
+    def commit(self, state: PushState) -> None:
         """See `Engine.commit`."""
         found = self.state()
         with self._failures():
@@ -189,7 +189,7 @@ class Milvus:
                 raise EngineError(f"another push changed {self.shown} at the same time; push again")
             self._say(state)
 
-    def finish(self, state: State) -> None:
+    def finish(self, state: PushState) -> None:
         """See `Engine.finish`: Milvus keeps its index itself."""
 
     def stored(self) -> Iterator[tuple[Ids, Ids, Ids]]:
@@ -204,7 +204,7 @@ class Milvus:
                 yield ids, stamps, seq
             blocks.close()
 
-    def search(self, codes: NDArray[np.uint8], k: int, state: State) -> list[list[tuple[int, int]]]:
+    def search(self, codes: NDArray[np.uint8], k: int, state: PushState) -> list[list[tuple[int, int]]]:
         """See `Engine.search`."""
         if k > _MOST_K:
             raise InputError(f"k is {k:,}; of Milvus at most {_MOST_K:,} neighbours can be asked for")

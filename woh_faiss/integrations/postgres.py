@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from woh_faiss.errors import EngineError, InputError
 from woh_faiss.validate import short
 
-from .engines import Address, Ids, Rows, State, hidden
+from .engine import Address, CodeRows, Ids, PushState, hidden
 
 if TYPE_CHECKING:
     from psycopg.sql import Composed, Identifier
@@ -89,14 +89,14 @@ class Postgres:
         with self._failures():
             return self._one("SELECT to_regclass(%s)", self._table.as_string(self._run)) is not None
 
-    def state(self) -> State | None:
+    def state(self) -> PushState | None:
         """See `Engine.state`."""
         with self._failures():
             name = self._table.as_string(self._run)
             comment = self._one("SELECT obj_description(to_regclass(%s), 'pg_class')", name)
-        return State.parse(comment, self.shown)
+        return PushState.parse(comment, self.shown)
 
-    def create(self, state: State) -> None:
+    def create(self, state: PushState) -> None:
         """See `Engine.create`; committed with the first step."""
         columns = "id bigint PRIMARY KEY, seq bigint NOT NULL, round integer NOT NULL, stamp bigint NOT NULL"
         columns += f", code bit({state.bits}) NOT NULL, key text"
@@ -108,10 +108,10 @@ class Postgres:
             self._run.execute(self._compose(f"CREATE TABLE {{table}} ({columns})"))
             self._comment(state)
 
-    def _comment(self, state: State) -> None:
+    def _comment(self, state: PushState) -> None:
         self._run.execute(self._compose("COMMENT ON TABLE {table} IS {state}", state=state.text()))
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: PushState) -> None:
         """See `Engine.begin`; readers go on, another push waits."""
         with self._failures():
             if self._run.info.transaction_status == self._idle:
@@ -126,7 +126,7 @@ class Postgres:
             with self._failures():
                 self._run.execute(self._compose("DELETE FROM {table} WHERE id = ANY(%s)"), (ids.tolist(),))
 
-    def put(self, rows: Rows, replaced: Ids) -> None:
+    def put(self, rows: CodeRows, replaced: Ids) -> None:
         """See `Engine.put`."""
         self.delete(replaced)
         columns: list[Any] = [
@@ -143,13 +143,13 @@ class Postgres:
                 for row in zip(*columns, strict=True):
                     sending.write_row(row)
 
-    def commit(self, state: State) -> None:
+    def commit(self, state: PushState) -> None:
         """See `Engine.commit`."""
         with self._failures():
             self._comment(state)
             self._run.commit()
 
-    def finish(self, state: State) -> None:
+    def finish(self, state: PushState) -> None:
         """See `Engine.finish`; an index is built faster over rows that are there."""
         if state.approximate:
             with self._failures("the rows are there, push again for the index"):
@@ -172,7 +172,7 @@ class Postgres:
                 ids, stamps, seq = np.array(block, np.int64).T
                 yield ids, stamps, seq
 
-    def search(self, codes: NDArray[np.uint8], k: int, state: State) -> list[list[tuple[int, int]]]:
+    def search(self, codes: NDArray[np.uint8], k: int, state: PushState) -> list[list[tuple[int, int]]]:
         """See `Engine.search`; a statement a query, which large tables share out to parallel workers."""
         distance = f"code <~> %s::bit({state.bits})"
         # The bare operator may go through HNSW, ours or somebody's; a sum of it never does.

@@ -9,10 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import codes, validate
 from woh_faiss.errors import EngineError
-from woh_faiss.reading import IndexReader, without_own
+from woh_faiss.index.reader import WOHIndex, without_own
 from woh_faiss.store import NO_DISTANCE, NO_ID
 
-from .engines import Mark, State, open_engine
+from .engine import PushState, RoundStamp, open_engine
 from .source import mark_of
 
 
@@ -37,7 +37,7 @@ class Remote:
         The database refuses, or the table is not this index's.
     """
 
-    def __init__(self, index: IndexReader, url: str) -> None:
+    def __init__(self, index: WOHIndex, url: str) -> None:
         self._index, self._engine = index, open_engine(url)
         try:
             self._state = self._checked()
@@ -45,7 +45,7 @@ class Remote:
             self.close()
             raise
 
-    def _checked(self) -> State:
+    def _checked(self) -> PushState:
         found, shown = self._engine.state(), self._engine.shown
         if found is None:
             what = "was not made by" if self._engine.exists() else "is not there yet; make it with"
@@ -70,7 +70,7 @@ class Remote:
         number = store.snapshot.round
         if not state.ended:
             return f"a push to {shown} has not ended; answers may lack items until one has"
-        if state.at != (mark_of(store.round(number)) if number else Mark()):
+        if state.at != (mark_of(store.round(number)) if number else RoundStamp()):
             return f"{shown} is at round {state.at.round}, the index at {number}; push again"
         return None
 
@@ -84,11 +84,11 @@ class Remote:
         EngineError
             The database refuses.
         """
-        return self._nearest(self._index.encode(xq), validate.neighbours(k))
+        return self._nearest(self._index.encode(xq), validate.positive_int(k))
 
     def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, as `WOHIndex.search_ids`."""
-        k, wanted = validate.neighbours(k), np.atleast_1d(np.asarray(ids))
+        k, wanted = validate.positive_int(k), np.atleast_1d(np.asarray(ids))
         stored = self._index.store.view.codes(wanted)
         return without_own(*self._nearest(codes.unpad(stored, self._state.bits), k + 1), wanted)
 

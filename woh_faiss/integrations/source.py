@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import codes
-from woh_faiss.contents import IndexContents
 from woh_faiss.errors import StoreError
+from woh_faiss.index.index_state import WOHIndex
 from woh_faiss.store import Round
 from woh_faiss.store.provenance import history
 
-from .engines import Ids, Mark, Rows, State
+from .engine import CodeRows, Ids, PushState, RoundStamp
 
 #: Bits of `seq` for an item's place within its round.
 _PLACE = 32
 
 
-class Source:
+class CodeSource:
     """The state that an index is at; nothing of it changes while a writer goes on.
 
     Attributes
@@ -34,7 +34,7 @@ class Source:
         Of each round.
     """
 
-    def __init__(self, index: IndexContents) -> None:
+    def __init__(self, index: WOHIndex) -> None:
         self._store, self._view, self._bits = index.store, index.store.view, index.config.bits
         rounds, removed = history(self._store)
         self.ids = self._view.ids
@@ -51,17 +51,17 @@ class Source:
         alive[self.removed[self.removed >= start] - start] = False
         return start + np.flatnonzero(alive)
 
-    def state(self, tags: bool, approximate: bool) -> State:
+    def state(self, tags: bool, approximate: bool) -> PushState:
         """What a table will say of itself that is equal to this."""
-        newest = self.marks[-1] if self.marks else Mark()
-        return State(self._view.snapshot.identity, self._bits, tags, approximate, newest, newest)
+        newest = self.marks[-1] if self.marks else RoundStamp()
+        return PushState(self._view.snapshot.identity, self._bits, tags, approximate, newest, newest)
 
-    def knows(self, mark: Mark) -> bool:
+    def knows(self, mark: RoundStamp) -> bool:
         """Whether that round is one of these, and all that was removed from its items since is known.
 
         Else it was rolled back, or `compact` has erased some of them.
         """
-        if mark == Mark():
+        if mark == RoundStamp():
             return True
         if mark not in self.marks:
             return False
@@ -78,7 +78,7 @@ class Source:
         at = self.rounds_of(rows)
         return (self.numbers[at] << _PLACE) + rows - self._starts[at]
 
-    def rows(self, rows: Ids, tags: bool) -> Rows:
+    def rows(self, rows: Ids, tags: bool) -> CodeRows:
         """These rows with all that belongs to them."""
         ids = np.asarray(self.ids[rows], np.int64)
         items = self._view.find(ids)
@@ -88,7 +88,7 @@ class Source:
             raise self._rewritten() from None
         at = self.rounds_of(rows)
         stored: NDArray[np.uint8] = self._view.mapped.codes[rows]
-        return Rows(
+        return CodeRows(
             ids,
             self.seq(rows),
             self.numbers[at],
@@ -112,8 +112,8 @@ class Source:
         return StoreError(f"{self._store.path} was compacted or rolled back meanwhile; push again")
 
 
-def mark_of(done: Round) -> Mark:
+def mark_of(done: Round) -> RoundStamp:
     """What tells a round of this index, or of a copy of it, from every other, of the same number, too."""
     text = f"{done.round} {done.time!r} {done.chunk_hash}"
     stamp = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
-    return Mark(done.round, stamp, done.ntotal)
+    return RoundStamp(done.round, stamp, done.ntotal)

@@ -6,10 +6,11 @@ or under a new name, so a process may die anywhere and readers never see half an
 
 from __future__ import annotations
 
+from woh_faiss.inputs.flat_faiss_file import FloatVectors, read_floats
+
 from .files import publish
-from .floatfile import FloatVectors, read_floats
 from .model import Model
-from .records import Derived, Item, Round, Snapshot
+from .records import AnnIndex, Item, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
 from .view import Searcher, View
@@ -23,7 +24,7 @@ __all__ = [
     "Item",
     "Model",
     "FloatVectors",
-    "Derived",
+    "AnnIndex",
     "publish",
     "read_floats",
     "NO_DISTANCE",

@@ -12,9 +12,9 @@ from typing import Any
 from woh_faiss.errors import StoreError
 from woh_faiss.validate import short
 
-from . import cells, schema
+from . import cell_types, schema
 from .database import moment, where_in
-from .records import Derived, Item, Round, Snapshot, State
+from .records import AnnIndex, Item, Round, Snapshot, State
 
 #: Rounds among which one with rows is looked for.
 _NEWEST = 64
@@ -23,11 +23,11 @@ _NEWEST = 64
 def settings(connection: sqlite3.Connection) -> tuple[dict[str, Any], int]:
     """The config, and the bits of a stored code."""
     rows = connection.execute("SELECT name, value FROM meta")
-    named = dict(cells.all_typed("meta", rows, {"name": str, "value": str}))
+    named = dict(cell_types.all_typed("meta", rows, {"name": str, "value": str}))
     d = named.get("d", "")
     if not re.fullmatch("[0-9]{1,9}", d) or int(d) % 8 or not int(d):
         raise sqlite3.DatabaseError(f"meta.d is {short(d)}, expected a multiple of 8")
-    return cells.parsed("meta.config", named.get("config", ""), dict), int(d)
+    return cell_types.parsed("meta.config", named.get("config", ""), dict), int(d)
 
 
 def _named(connection: sqlite3.Connection, name: str) -> Any:
@@ -37,40 +37,42 @@ def _named(connection: sqlite3.Connection, name: str) -> Any:
 
 def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
-    found = cells.parsed("meta.state", _named(connection, "state"), dict)
-    counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "derivations")
+    found = cell_types.parsed("meta.state", _named(connection, "state"), dict)
+    counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "ann_builds")
     if set(found) != {"models", "anchors", "derived", "identity", "line", "left", *counts}:
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
     if not isinstance(found.get("models"), list):
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, expected a list of models")
     for name in found["models"]:
-        cells.model_file("meta.state.models", name)
+        cell_types.model_file("meta.state.models", name)
     if not isinstance(found.get("anchors"), str | None):
         raise sqlite3.DatabaseError("meta.state has anchors that are not a SHA-256")
     for name, digits in (("identity", 32), ("line", 16)):
         if not (isinstance(found[name], str) and re.fullmatch(f"[0-9a-f]{{{digits}}}", found[name])):
             raise sqlite3.DatabaseError(f"meta.state.{name} is {short(found[name])}, expected hex digits")
-    for entry in cells.listed("meta.state.left", found["left"]):
-        if len(it := cells.listed("meta.state.left", entry)) != len(cells.LEFT):
+    for entry in cell_types.listed("meta.state.left", found["left"]):
+        if len(it := cell_types.listed("meta.state.left", entry)) != len(cell_types.LEFT):
             raise sqlite3.DatabaseError(f"meta.state.left holds {short(entry)}, which is no generation")
-        cells.typed("meta.state.left", tuple(it), cells.LEFT)
+        cell_types.typed("meta.state.left", tuple(it), cell_types.LEFT)
     for name in counts:
         # The largest id of all is followed by one that SQLite could not hold.
         last = name == "next_id" and found.get(name) == 2**63
-        if not (cells.is_count(found[name]) or last):
-            raise sqlite3.DatabaseError(f"meta.state.{name} is {short(found[name])}, expected {cells.COUNT}")
+        if not (cell_types.is_count(found[name]) or last):
+            raise sqlite3.DatabaseError(
+                f"meta.state.{name} is {short(found[name])}, expected {cell_types.COUNT}"
+            )
     state = State(**{**found, "derived": _derived(found["derived"])})
     if state.auto_end > state.next_id:
         raise sqlite3.DatabaseError(f"meta.state.auto_end is {state.auto_end}, beyond {state.next_id}")
     return state
 
 
-def _derived(found: Any) -> list[Derived]:
-    """What `meta.state` says of derived indexes."""
-    entries = [cells.derived("meta.state.derived", it) for it in cells.listed("meta.state.derived", found)]
-    made = [Derived(**entry) for entry in entries]
+def _derived(found: Any) -> list[AnnIndex]:
+    """What `meta.state` says of approximate indexes."""
+    entries = [cell_types.derived("meta.state.ann", it) for it in cell_types.listed("meta.state.ann", found)]
+    made = [AnnIndex(**entry) for entry in entries]
     if len({it.kind for it in made}) != len(made):
-        raise sqlite3.DatabaseError("meta.state.derived names a kind twice")
+        raise sqlite3.DatabaseError("meta.state.ann names a kind twice")
     return made
 
 
@@ -96,16 +98,18 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
             "FROM rounds ORDER BY round DESC LIMIT 1"
         ).fetchone()
     row = row or (0, 0, 0, None, None, 0.0, "")
-    kinds = cells.some(cells.ROUND, "round", "end_row", "ntotal", "model", "fingerprint", "time", "checksum")
-    number, rows, ntotal, model, fingerprint, *record = cells.typed("rounds", row, kinds)
+    kinds = cell_types.some(
+        cell_types.ROUND, "round", "end_row", "ntotal", "model", "fingerprint", "time", "checksum"
+    )
+    number, rows, ntotal, model, fingerprint, *record = cell_types.typed("rounds", row, kinds)
     if ntotal > rows or (model is None) != (fingerprint is None):
         raise sqlite3.DatabaseError(
             f"round {number} has {ntotal} items in {rows} rows and the model {short(model)}"
         )
     if model is not None:
-        cells.model_file("rounds.model", model)
+        cell_types.model_file("rounds.model", model)
     if any(it.rows > rows for it in state.derived):
-        raise sqlite3.DatabaseError(f"meta.state.derived has more rows than the {rows} there are")
+        raise sqlite3.DatabaseError(f"meta.state.ann has more rows than the {rows} there are")
     now = state.next_id, state.generation, state.anchors, tuple(state.derived)
     return Snapshot(number, rows, ntotal, model, fingerprint, *now, state.identity, state.line, *record)
 
@@ -119,9 +123,9 @@ def rewritten(connection: sqlite3.Connection, folder: Path, seen: Snapshot) -> b
         The catalogue is that of another index, or of a copy that went another way.
     """
     now = read_state(connection)
-    kinds = cells.some(cells.ROUND, "time", "checksum")
+    kinds = cell_types.some(cell_types.ROUND, "time", "checksum")
     row = connection.execute("SELECT time, checksum FROM rounds WHERE round = ?", (seen.round,)).fetchone()
-    record = cells.typed("rounds", row or (0.0, ""), kinds)
+    record = cell_types.typed("rounds", row or (0.0, ""), kinds)
     since = [entry[0] for entry in now.left]
     if now.identity != seen.identity or now.generation < seen.generation:
         ours = False
@@ -138,7 +142,7 @@ def rewritten(connection: sqlite3.Connection, folder: Path, seen: Snapshot) -> b
 
 def newest_rows(connection: sqlite3.Connection, seen: Snapshot) -> tuple[int, int, int, str] | None:
     """Number, first row, end and checksum of the newest round with rows, if it is among the newest ones."""
-    kinds = cells.some(cells.ROUND, "round", "first_row", "end_row", "checksum")
+    kinds = cell_types.some(cell_types.ROUND, "round", "first_row", "end_row", "checksum")
     row = connection.execute(
         "SELECT round, first_row, end_row, checksum FROM rounds "
         "WHERE round BETWEEN ? AND ? AND first_row < end_row ORDER BY round DESC LIMIT 1",
@@ -146,7 +150,7 @@ def newest_rows(connection: sqlite3.Connection, seen: Snapshot) -> tuple[int, in
     ).fetchone()
     if row is None:
         return None
-    number, first, end, checksum = cells.typed("rounds", row, kinds)
+    number, first, end, checksum = cell_types.typed("rounds", row, kinds)
     if end > seen.rows:
         raise sqlite3.DatabaseError(f"round {number} has rows that are not there")
     return number, first, end, checksum
@@ -158,7 +162,7 @@ def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
         return []
     select = "SELECT row FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
     found = connection.execute(select, (seen.rows, seen.round))
-    dead = [row for (row,) in cells.all_typed("removed", found, {"row": cells.COUNT})]
+    dead = [row for (row,) in cell_types.all_typed("removed", found, {"row": cell_types.COUNT})]
     if len(dead) != seen.rows - seen.ntotal:
         raise sqlite3.DatabaseError(
             f"{len(dead)} rows are removed, and {seen.ntotal} of {seen.rows} are left"
@@ -170,25 +174,25 @@ def removals(connection: sqlite3.Connection, seen: Snapshot) -> list[tuple[int, 
     """(row, round that removed it) of items removed by then, ascending by row."""
     select = "SELECT row, removed FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
     found = connection.execute(select, (seen.rows, seen.round))
-    return cells.all_typed("removed", found, cells.some(cells.REMOVED, "row", "removed"))
+    return cell_types.all_typed("removed", found, cell_types.some(cell_types.REMOVED, "row", "removed"))
 
 
 def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]:
     """Rounds `first` to `last`."""
     columns = ", ".join(Round.__slots__)
     select = f"SELECT {columns} FROM rounds WHERE round BETWEEN ? AND ? ORDER BY round"  # noqa: S608
-    rows = cells.all_typed("rounds", connection.execute(select, (first, last)), cells.ROUND)
-    return [Round(*(*row[:-1], cells.numbers("rounds.health", row[-1]))) for row in rows]
+    rows = cell_types.all_typed("rounds", connection.execute(select, (first, last)), cell_types.ROUND)
+    return [Round(*(*row[:-1], cell_types.numbers("rounds.health", row[-1]))) for row in rows]
 
 
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
     """(column, tag, count, vector) of every tag, by column; those without one last."""
-    kinds = {**cells.some(cells.TAG, "column", "tag", "count"), **cells.VECTOR}
+    kinds = {**cell_types.some(cell_types.TAG, "column", "tag", "count"), **cell_types.VECTOR}
     select = (
         'SELECT "column", tag, count, vector FROM tags LEFT JOIN vectors USING (tag) '
         'ORDER BY "column" IS NULL, "column", tag'
     )
-    return cells.all_typed("tags", connection.execute(select), kinds)
+    return cell_types.all_typed("tags", connection.execute(select), kinds)
 
 
 def _left(left: list[list[Any]], seen: Snapshot, time: float | None) -> bool:
@@ -215,23 +219,27 @@ def items(
     with moment(connection):
         stale = rewritten(connection, folder, seen)
         select = f"SELECT row, id, key, tags, round FROM items WHERE {column} IN"  # noqa: S608
-        rows = cells.all_typed("items", where_in(connection, select, wanted), cells.ITEM)
+        rows = cell_types.all_typed("items", where_in(connection, select, wanted), cell_types.ITEM)
         select = f"SELECT row, id, key, tags, round, removed FROM removed WHERE {column} IN"  # noqa: S608
-        gone = cells.all_typed("removed", where_in(connection, select, wanted), cells.REMOVED)
+        gone = cell_types.all_typed("removed", where_in(connection, select, wanted), cell_types.REMOVED)
         rows += [row[:5] for row in gone if stale or row[5] > seen.round]
         if stale:  # after a rollback an id or key of a user's own may have come again
             numbers = {row[4] for row in rows}
             found = where_in(connection, "SELECT round, time FROM rounds WHERE round IN", numbers)
-            times = dict(cells.all_typed("rounds", found, cells.some(cells.ROUND, "round", "time")))
+            times = dict(
+                cell_types.all_typed("rounds", found, cell_types.some(cell_types.ROUND, "round", "time"))
+            )
             rows = [row for row in rows if times.get(row[4], inf) <= seen.time]
     return [
-        Item(id_, row, key, cells.texts("items.tags", tags_), number)
+        Item(id_, row, key, cell_types.texts("items.tags", tags_), number)
         for row, id_, key, tags_, number in rows
         if stale or row < seen.rows
     ], stale
 
 
-def misfits(connection: sqlite3.Connection, last: int, most: int) -> list[tuple[int, int, int]]:
+def tag_outliers(connection: sqlite3.Connection, last: int, most: int) -> list[tuple[int, int, int]]:
     """(id, round, bits) of the items up to round `last` whose code and features agree least, worst first."""
-    select = "SELECT id, round, bits FROM misfits WHERE round <= ? ORDER BY bits DESC, id LIMIT ?"
-    return cells.all_typed("misfits", connection.execute(select, (last, most)), cells.MISFIT)
+    select = "SELECT id, round, bits FROM tag_outliers WHERE round <= ? ORDER BY bits DESC, id LIMIT ?"
+    return cell_types.all_typed(
+        "tag_outliers", connection.execute(select, (last, most)), cell_types.TAG_OUTLIER
+    )

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, StoreError, short
 
-from . import catalog, cells, codefile, database, files, schema, spent
+from . import catalog, cell_types, codefile, database, erased_ids, files, schema
 from .model import Model, Npy
-from .writing import Writing
+from .write_transaction import WriteTransaction
 
 #: Rows read or written at a time.
 _BLOCK = 1 << 18
 #: What is changed as a whole.
-_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "misfits")
+_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "tag_outliers")
 
 
-def compact(writing: Writing) -> int:
+def compact(writing: WriteTransaction) -> int:
     """Forget what was removed: code, id, key, tags, and tags no one else has and nothing was learned from.
 
     Rounds that learned nothing and of which no item is left are forgotten, too, but for the newest.
@@ -49,8 +49,10 @@ def compact(writing: Writing) -> int:
         codes, ids = _rewritten(writing, alive, state.generation)
         _forget_tags(run)
         select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
-        erased = cells.all_typed("removed", run.execute(select, (state.auto_end,)), {"id": cells.COUNT})
-        ledger.spend(spent.digests(run, (id_ for (id_,) in erased)))
+        erased = cell_types.all_typed(
+            "removed", run.execute(select, (state.auto_end,)), {"id": cell_types.COUNT}
+        )
+        ledger.spend(erased_ids.digests(run, (id_ for (id_,) in erased)))
         run.execute("DELETE FROM removed")
         for start in range(first, len(ids), _BLOCK):
             names = ids[start : start + _BLOCK].tolist()
@@ -71,7 +73,9 @@ def compact(writing: Writing) -> int:
     return len(dead)
 
 
-def _places(writing: Writing, alive: NDArray[np.bool_], first: int) -> list[tuple[int, int, int, bool]]:
+def _places(
+    writing: WriteTransaction, alive: NDArray[np.bool_], first: int
+) -> list[tuple[int, int, int, bool]]:
     """Round, its new first row and end, and whether it loses rows, of the rounds with rows after `first`.
 
     StoreError where one that loses rows is not what was written: its new checksum would hide that.
@@ -79,9 +83,9 @@ def _places(writing: Writing, alive: NDArray[np.bool_], first: int) -> list[tupl
     codes, ids = mapped(writing.folder / schema.CODES, writing.folder / schema.IDS, writing.d, len(alive))
     ends, found = np.concatenate([[0], np.cumsum(alive)]), []
     select = "SELECT round, first_row, end_row, checksum FROM rounds WHERE end_row > ?"
-    kinds = cells.some(cells.ROUND, "round", "first_row", "end_row", "checksum")
+    kinds = cell_types.some(cell_types.ROUND, "round", "first_row", "end_row", "checksum")
     for row in writing.connection.execute(select, (first,)):
-        number, start, end, known = cells.typed("rounds", row, kinds)
+        number, start, end, known = cell_types.typed("rounds", row, kinds)
         if not start <= end <= len(alive):
             raise sqlite3.DatabaseError(f"round {number} has rows that are not there")
         a, b = int(ends[start]), int(ends[end])
@@ -92,7 +96,7 @@ def _places(writing: Writing, alive: NDArray[np.bool_], first: int) -> list[tupl
     return found
 
 
-def scrub(writing: Writing, timeout: float) -> bool:
+def scrub(writing: WriteTransaction, timeout: float) -> bool:
     """Leave nothing in the catalogue's pages and log of what is not there any more; needs no transaction.
 
     False where others were busy with the catalogue, or the disk was full: then only the traces remain.
@@ -108,7 +112,7 @@ def scrub(writing: Writing, timeout: float) -> bool:
     return not busy
 
 
-def rollback(writing: Writing, number: int) -> int:
+def rollback(writing: WriteTransaction, number: int) -> int:
     """The state after round `number`, but that no id is free again and what `compact` erased stays so.
 
     Returns how many rounds are undone. All that the state needs is read before anything is changed: later
@@ -151,7 +155,7 @@ def rollback(writing: Writing, number: int) -> int:
             (number,),
         )
         run.execute("DELETE FROM removed WHERE removed > ?", (number,))
-        run.execute("DELETE FROM misfits WHERE round > ?", (number,))
+        run.execute("DELETE FROM tag_outliers WHERE round > ?", (number,))
         _restore_tags(run, number)
         run.execute("DELETE FROM rounds WHERE round > ?", (number,))
         run.execute("UPDATE rounds SET ntotal = (SELECT count(*) FROM items) WHERE round = ?", (number,))
@@ -162,7 +166,7 @@ def rollback(writing: Writing, number: int) -> int:
     return old.round - number
 
 
-def _check_target(writing: Writing, number: int) -> None:
+def _check_target(writing: WriteTransaction, number: int) -> None:
     """StoreError unless the files of the state after round `number` are what was written, to the byte."""
     folder, state = writing.folder, writing.state
     codes, ids = mapped(folder / schema.CODES, folder / schema.IDS, writing.d, writing.snapshot.rows)
@@ -195,7 +199,7 @@ def mapped(codes: Path, ids: Path, d: int, rows: int) -> tuple[NDArray[np.uint8]
 
 
 def _rewritten(
-    writing: Writing, alive: NDArray[np.bool_], generation: int
+    writing: WriteTransaction, alive: NDArray[np.bool_], generation: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Codes and ids of the rows that are alive, in pending files that are on the disk."""
     folder, d = writing.folder, writing.d
@@ -224,22 +228,24 @@ def _forget_tags(run: sqlite3.Connection) -> None:
     if not private:
         return
     run.executemany("DELETE FROM tags WHERE tag = ?", ((tag,) for tag in private))
-    for number, text in cells.all_typed("undo", run.execute("SELECT round, tags FROM undo"), cells.UNDO):
-        kept = [entry for entry in cells.were(text) if entry[0] not in private]
+    for number, text in cell_types.all_typed(
+        "undo", run.execute("SELECT round, tags FROM undo"), cell_types.UNDO
+    ):
+        kept = [entry for entry in cell_types.were(text) if entry[0] not in private]
         run.execute("UPDATE undo SET tags = ? WHERE round = ?", (json.dumps(kept), number))
 
 
 def _tags_of(run: sqlite3.Connection, table: str) -> set[str]:
     rows = run.execute(f"SELECT tags FROM {table} WHERE tags IS NOT NULL")  # noqa: S608
-    return {tag for (text,) in rows for tag in cells.texts(f"{table}.tags", text)}
+    return {tag for (text,) in rows for tag in cell_types.texts(f"{table}.tags", text)}
 
 
 def _restore_tags(run: sqlite3.Connection, number: int) -> None:
     """Columns and counts as they were before the first round after `number` that touched each tag."""
     select = "SELECT round, tags FROM undo WHERE round > ? ORDER BY round DESC"
     before: dict[str, tuple[int | None, int | None]] = {}
-    for _, text in cells.all_typed("undo", run.execute(select, (number,)), cells.UNDO):
-        before |= {tag: (column, count) for tag, column, count in cells.were(text)}
+    for _, text in cell_types.all_typed("undo", run.execute(select, (number,)), cell_types.UNDO):
+        before |= {tag: (column, count) for tag, column, count in cell_types.were(text)}
     for tag, (column, count) in before.items():
         if count is None:
             run.execute("DELETE FROM tags WHERE tag = ?", (tag,))

@@ -12,7 +12,7 @@ from typing import Any
 
 from woh_faiss.errors import InputError, StoreError
 
-from . import codefile, database, files, schema, sums
+from . import codefile, database, files, schema, table_checksums
 from .records import State
 
 
@@ -51,8 +51,8 @@ def _catalogue(path: Path, meta: dict[str, str]) -> None:
             connection.execute(statement)
         named = {**meta, schema.SPENT_KEY: os.urandom(16).hex()}
         connection.executemany("INSERT INTO meta VALUES (?, ?)", named.items())
-        found = sums.Sums(connection)
-        found.renew(*sums.SELECTS)
+        found = table_checksums.TableChecksums(connection)
+        found.renew(*table_checksums.SELECTS)
         found.store()
         connection.execute("COMMIT")
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from woh_faiss.errors import LockedError, StoreError
 
-from . import files, forking, schema, writer_lock
+from . import files, fork_safety, schema, writer_lock
 
 T = TypeVar("T")
 #: Values a SELECT asks for at once; far below SQLite's limit on parameters.
@@ -150,7 +150,7 @@ def read(folder: Path, query: Callable[[sqlite3.Connection], T]) -> T:
         The catalogue is missing, damaged, or may not be read.
     """
     path = folder / schema.CATALOG
-    with forking.gate, failures(folder, _READER_PATIENCE):
+    with fork_safety.gate, failures(folder, _READER_PATIENCE):
         writer_lock.settle_doubt(folder, _READER_PATIENCE, lambda lock: _resolve_for_reader(folder, lock))
         try:
             with closing(connect(path, "mode=ro", _READER_PATIENCE)) as connection:
@@ -255,8 +255,8 @@ def locked(folder: Path, timeout: float) -> Iterator[tuple[sqlite3.Connection, w
     end = time.monotonic() + timeout
     lock = None
     try:
-        with failures(folder, timeout), files.failures(folder, "write"), forking.gate:
-            connection = connect(folder / schema.CATALOG, "mode=rw", timeout, forking.Connection)
+        with failures(folder, timeout), files.failures(folder, "write"), fork_safety.gate:
+            connection = connect(folder / schema.CATALOG, "mode=rw", timeout, fork_safety.Connection)
         with closing(connection):
             with failures(folder, timeout), files.failures(folder, "write"):
                 schema.check(connection, folder)

@@ -14,8 +14,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import whole_files
 from woh_faiss.errors import StoreError
+from woh_faiss.io import atomic_write
 
 from . import schema
 
@@ -132,7 +132,7 @@ def open_new(path: Path, like: Path) -> IO[bytes]:
     """A new file of an index folder with the mode of `like`; what has its name is unlinked first."""
     with _naming(path):
         path.unlink(missing_ok=True)
-    return whole_files.exclusive(path, like)
+    return atomic_write.exclusive(path, like)
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss import validate
 from woh_faiss.errors import InputError
 
-from . import cells, database, spent
-from .ledger import ItemRow
+from . import cell_types, database, erased_ids
+from .catalog_writer import ItemRow
 from .records import Snapshot, State
 
 
@@ -37,7 +37,7 @@ class Lookups:
         unsure = [id_ for id_ in candidates if id_ >= end]
         used = {id_ for table in ("items", "removed") for id_ in self._column(table, "id", unsure)}
         with database.failures(self.folder, 0):
-            used |= spent.among(self.connection, [id_ for id_ in unsure if id_ not in used])
+            used |= erased_ids.among(self.connection, [id_ for id_ in unsure if id_ not in used])
         return np.array([id_ for id_ in candidates if id_ < end or id_ in used], dtype=np.int64)
 
     def known_keys(self, keys: Iterable[str | None]) -> list[str]:
@@ -53,7 +53,9 @@ class Lookups:
             for column, values in (("id", ids), ("key", keys)):
                 select = f"SELECT id, key FROM items WHERE {column} IN"  # noqa: S608
                 rows = database.where_in(self.connection, select, values)
-                found |= dict(cells.all_typed("items", rows, cells.some(cells.ITEM, "id", "key")))
+                found |= dict(
+                    cell_types.all_typed("items", rows, cell_types.some(cell_types.ITEM, "id", "key"))
+                )
             return found
 
     def _column(self, table: str, column: str, values: Iterable[Any]) -> list[Any]:
@@ -61,7 +63,10 @@ class Lookups:
         select = f"SELECT {column} FROM {table} WHERE {column} IN"  # noqa: S608
         with database.failures(self.folder, 0):
             rows = database.where_in(self.connection, select, values)
-            return [value for (value,) in cells.all_typed(table, rows, cells.some(cells.ITEM, column))]
+            return [
+                value
+                for (value,) in cell_types.all_typed(table, rows, cell_types.some(cell_types.ITEM, column))
+            ]
 
     def live_rows(self, ids: Sequence[int]) -> list[ItemRow]:
         """The rows of `items` that have these ids; InputError if one has none."""
@@ -69,7 +74,7 @@ class Lookups:
         with database.failures(self.folder, 0):
             select = "SELECT row, id, key, tags, round FROM items WHERE id IN"
             rows = database.where_in(self.connection, select, wanted)
-            found: list[ItemRow] = cells.all_typed("items", rows, cells.ITEM)
+            found: list[ItemRow] = cell_types.all_typed("items", rows, cell_types.ITEM)
         if len(found) != len(wanted):
             unknown = sorted(set(wanted) - {id_ for _, id_, *_ in found})
             raise InputError(f"id {unknown[0]} is not in {self.folder}; only what is there can be removed")

@@ -13,10 +13,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import chunk_files
 from woh_faiss.errors import InputError, MemoryBudgetError, StoreError
+from woh_faiss.io import npz
 
-from . import files, forking
+from . import files, fork_safety
 
 
 def check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -45,7 +45,7 @@ class _Held:
 
     def check(self, fingerprint: str | None) -> None:
         """StoreError unless the SHA-256 of the file is `fingerprint`."""
-        with forking.gate, self._lock, files.failures(self.path.parent, "read"):
+        with fork_safety.gate, self._lock, files.failures(self.path.parent, "read"):
             self._file.seek(0)
             if hashlib.file_digest(self._file, "sha256").hexdigest() != fingerprint:
                 raise self._another()
@@ -61,18 +61,18 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._npz: chunk_files.Npz | None = None
+        self._npz: npz.Npz | None = None
 
-    def _archive(self) -> chunk_files.Npz:
+    def _archive(self) -> npz.Npz:
         if self._npz is None:
             with self.damage():
-                self._npz = chunk_files.Npz(self._file, "the archive")
+                self._npz = npz.Npz(self._file, "the archive")
         return self._npz
 
     @property
     def fingerprint(self) -> str:
         """What tells this file from any other, its arrays not read: `Npz.digest`."""
-        with forking.gate, self._lock, self.damage():
+        with fork_safety.gate, self._lock, self.damage():
             return self._archive().digest()
 
     def check_identity(self, fingerprint: str | None) -> None:
@@ -83,11 +83,11 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
     def check(self, fingerprint: str | None) -> None:
         """StoreError unless this is the file that was committed, every array of it."""
         self.check_identity(fingerprint)
-        with forking.gate, self._lock, self.damage():
+        with fork_safety.gate, self._lock, self.damage():
             self._archive().check()
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        with forking.gate, self._lock:
+        with fork_safety.gate, self._lock:
             archive = self._archive()
             if name not in archive.names:
                 raise KeyError(name)
@@ -95,11 +95,11 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
                 return archive.read(name)
 
     def __iter__(self) -> Iterator[str]:
-        with forking.gate, self._lock:
+        with fork_safety.gate, self._lock:
             return iter(self._archive().names)
 
     def __len__(self) -> int:
-        with forking.gate, self._lock:
+        with fork_safety.gate, self._lock:
             return len(self._archive().names)
 
     @contextmanager
@@ -114,7 +114,7 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
                 f"{self.path} cannot be read ({_reason(error)}); check its disk and the memory that is free, "
                 "'woh-index verify' tells whether it is damaged"
             ) from error
-        except (InputError, *_MISFITS) as error:
+        except (InputError, *_TAG_OUTLIERS) as error:
             raise StoreError(
                 f"{self.path} is damaged ({_reason(error)}); "
                 "restore it from a backup, or roll back to an earlier round"
@@ -122,7 +122,7 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
 
 
 #: What arrays of unexpected names, shapes and types make Python and NumPy raise.
-_MISFITS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
+_TAG_OUTLIERS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 
 
 class Npy(_Held):
@@ -136,8 +136,8 @@ class Npy(_Held):
     def read(self) -> NDArray[Any]:
         """The array; StoreError if the file is damaged."""
         try:
-            with forking.gate, self._lock:
-                return chunk_files.npy_of(self._file, "the array", mapped=True)
+            with fork_safety.gate, self._lock:
+                return npz.npy_of(self._file, "the array", mapped=True)
         except InputError as error:
             raise StoreError(
                 f"{self.path} cannot be read ({_reason(error)}); restore it from a backup"

@@ -12,7 +12,7 @@ _LEFT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class AnnIndex:
     """An index that was derived from the codes of the generation that is in place.
 
     Attributes
@@ -82,7 +82,7 @@ class Snapshot:
     next_id: int
     generation: int = 0
     anchors: str | None = None
-    derived: tuple[Derived, ...] = ()
+    derived: tuple[AnnIndex, ...] = ()
     identity: str = ""
     line: str = ""
     time: float = 0.0
@@ -169,7 +169,7 @@ class State:
         The earliest round that the tags can be put back to.
     derived : list of Derived
         At most one a kind, of the generation that is in place.
-    derivations : int
+    ann_builds : int
         How many were ever made.
     identity, line : str
         See `Snapshot`.
@@ -185,14 +185,14 @@ class State:
     next_id: int = 0
     auto_end: int = 0
     restorable: int = 0
-    derived: list[Derived] = field(default_factory=list)
-    derivations: int = 0
+    derived: list[AnnIndex] = field(default_factory=list)
+    ann_builds: int = 0
     identity: str = field(default_factory=lambda: secrets.token_hex(16))
     line: str = field(default_factory=lambda: secrets.token_hex(8))
     left: list[list[Any]] = field(default_factory=list)
 
     def leave(self, last: Snapshot, kept: int) -> None:
-        """Begin another generation after `last`, with rounds up to `kept`; derived indexes had its rows."""
+        """Begin another generation after `last`, with rounds up to `kept`; approximate indexes had its rows."""
         self.left = [*self.left, [self.line, last.round, last.time, kept]][-_LEFT:]
         self.generation, self.line, self.derived = self.generation + 1, secrets.token_hex(8), []
 

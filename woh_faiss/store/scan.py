@@ -104,7 +104,7 @@ class Scan:
 
         Smaller distances first, then smaller rows: exactly what a file without the other rows would answer.
         """
-        k, codes = validate.neighbours(k), self._checked(codes)
+        k, codes = validate.positive_int(k), self._checked(codes)
         n = len(codes)
         validate.empty_places(n, k, self.ntotal)
         some = min(k, self.ntotal) if n else 0  # Faiss does not clamp k
@@ -244,5 +244,7 @@ def members(ids: Rows, named: Any, name: str) -> NDArray[np.bool_]:
     is_member: Callable[[int], bool] | None = getattr(named, "is_member", None)
     if is_member is not None:
         return np.fromiter(map(is_member, ids.tolist()), np.bool_, len(ids))
-    found: NDArray[np.bool_] = np.isin(ids, validate.whole(np.atleast_1d(np.asarray(named)), name, None))
+    found: NDArray[np.bool_] = np.isin(
+        ids, validate.whole_numbers(np.atleast_1d(np.asarray(named)), name, None)
+    )
     return found

@@ -33,12 +33,12 @@ def model_round(name: str) -> int:
 
 
 #: Of indexes that are derived from the codes.
-DERIVED = r"derived-(ivf|hnsw|multihash)-[0-9]{1,19}\.faiss"
+ANN_FILE = r"ann-(ivf|hnsw|multihash)-[0-9]{1,19}\.faiss"
 
 
-def derived_name(kind: str, number: int) -> str:
-    """File name of the derived index that was the `number`-th to be made: no name is used again."""
-    return f"derived-{kind}-{number}.faiss"
+def ann_name(kind: str, number: int) -> str:
+    """File name of the approximate index that was the `number`-th to be made: no name is used again."""
+    return f"ann-{kind}-{number}.faiss"
 
 
 def pending(name: str, generation: int) -> str:
@@ -105,7 +105,9 @@ _UNDO = "CREATE TABLE undo (round INTEGER PRIMARY KEY, tags TEXT NOT NULL)"
 _SPENT = "CREATE TABLE spent (digest BLOB PRIMARY KEY) WITHOUT ROWID"
 
 # The items of each round whose code and features agree least; they go with the item.
-_MISFITS = "CREATE TABLE misfits (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, bits INTEGER NOT NULL)"
+_TAG_OUTLIERS = (
+    "CREATE TABLE tag_outliers (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, bits INTEGER NOT NULL)"
+)
 
 #: What makes an empty catalogue.
 SCHEMA = (
@@ -115,7 +117,7 @@ SCHEMA = (
     *_ITEMS,
     _UNDO,
     _SPENT,
-    _MISFITS,
+    _TAG_OUTLIERS,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )

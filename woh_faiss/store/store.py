@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, database, files, forking, schema
-from .derived import Shelf, Through
+from . import catalog, database, files, fork_safety, schema
+from .ann import AnnCache, AnnSearcher
 from .model import Model
 from .records import Round, Snapshot
 from .view import View, open_view
 
 if TYPE_CHECKING:
-    from .ledger import TagRow
-    from .writing import Writing
+    from .catalog_writer import TagRow
+    from .write_transaction import WriteTransaction
 
 T = TypeVar("T")
 #: Distinct model files kept unless the config says otherwise.
@@ -58,7 +58,7 @@ class Store:
         view = open_view(path, wanted)
         self.config, self.d = view.config, 8 * view.mapped.codes.shape[1]
         self._view: View | None = view
-        self._shelf = Shelf()
+        self._shelf = AnnCache()
         self._refreshing = threading.RLock()
         self._looked = time.monotonic()
 
@@ -132,7 +132,7 @@ class Store:
 
     def refresh(self, prepare: Callable[[View], object] = lambda view: None) -> bool:
         """Follow the writer to the newest committed state; True if it is another one."""
-        with forking.gate, self._refreshing:
+        with fork_safety.gate, self._refreshing:
             self._looked = time.monotonic()
             if self.newest() == self.snapshot:
                 return False
@@ -170,7 +170,7 @@ class Store:
         """
         due = self.auto_refresh is not None and time.monotonic() - self._looked >= self.auto_refresh
         if due:
-            with forking.gate:
+            with fork_safety.gate:
                 if self._refreshing.acquire(blocking=False):
                     try:
                         self.refresh(prepare)
@@ -178,7 +178,7 @@ class Store:
                         self._refreshing.release()
         return self.view
 
-    def through(self, view: View, kind: str) -> Through:
+    def through(self, view: View, kind: str) -> AnnSearcher:
         """See `derived.Shelf.through`."""
         return self._shelf.through(view, kind)
 
@@ -194,10 +194,10 @@ class Store:
             raise StoreError(f"{self.path} has no round {number}; its newest is {self.snapshot.round}")
         return found[0]
 
-    def misfits(self, most: int) -> list[tuple[int, int, int]]:
+    def tag_outliers(self, most: int) -> list[tuple[int, int, int]]:
         """(id, round, bits) of up to `most` items whose code and features agree least, worst first."""
         last = self.snapshot.round
-        return self.ask(lambda connection: catalog.misfits(connection, last, most))
+        return self.ask(lambda connection: catalog.tag_outliers(connection, last, most))
 
     def earlier_models(self) -> list[tuple[int, Model]]:
         """The models before the snapshot's that are kept, with the rounds that wrote them, oldest first."""
@@ -222,7 +222,7 @@ class Store:
             }
 
     @contextmanager
-    def writing(self, timeout: float = 10.0) -> Iterator[Writing]:
+    def writing(self, timeout: float = 10.0) -> Iterator[WriteTransaction]:
         """The writer lock, the files repaired, this Store refreshed; nothing is kept without a commit.
 
         Parameters
@@ -303,13 +303,13 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def _locked(folder: Path, config: dict[str, Any], d: int, timeout: float) -> Iterator[Writing]:
+def _locked(folder: Path, config: dict[str, Any], d: int, timeout: float) -> Iterator[WriteTransaction]:
     """The writer lock on the index in `folder`, its files repaired."""
-    from .writing import Writing
+    from .write_transaction import WriteTransaction
 
     keep = max(1, int(config.get("keep_models", _KEEP_MODELS)))
     with database.locked(folder, validate.seconds(timeout)) as (connection, lock):
-        update = Writing(folder, connection, lock, d, keep)
+        update = WriteTransaction(folder, connection, lock, d, keep)
         try:
             yield update
         finally:

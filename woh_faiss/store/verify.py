@@ -14,11 +14,11 @@ import numpy as np
 from woh_faiss.display import display_text
 from woh_faiss.errors import StoreError, WOHError
 
-from . import catalog, codefile, database, derived, files, kinds, schema, sums, writer_lock
+from . import ann, catalog, codefile, database, faiss_indexes, files, schema, table_checksums, writer_lock
 from .compaction import mapped
 from .model import Model, Npy
 from .records import Snapshot, State
-from .settling import strays
+from .recovery import strays
 
 #: How often a look is repeated that a writer may have disturbed.
 _ATTEMPTS = 5
@@ -106,8 +106,8 @@ class _Check:
         self._leftovers(seen, state, d)
 
     def _sums(self, run: sqlite3.Connection) -> None:
-        found = sums.Sums(run)
-        for table in sums.SELECTS:
+        found = table_checksums.TableChecksums(run)
+        for table in table_checksums.SELECTS:
             if not found.fits(table):
                 self.fault(schema.CATALOG, f"table {table} is not as it was written; {_RESTORE}")
 
@@ -196,18 +196,18 @@ class _Check:
                     Model(self.folder / name).check(fingerprint)
 
     def _derived(self, seen: Snapshot, d: int) -> None:
-        """Every derived index: its bytes, then its codes against those in place."""
+        """Every approximate index: its bytes, then its codes against those in place."""
         codes, ids = (files.newest(self.folder, name, seen.generation) for name in (schema.CODES, schema.IDS))
         for known in seen.derived:
             with self.noting(known.name):
-                index = derived.load(self.folder, known, d)
+                index = ann.load(self.folder, known, d)
                 C, _ = mapped(codes, ids, d, seen.rows)
                 found = np.zeros(known.rows, np.bool_)
-                for rows, held in kinds.stored(index):
+                for rows, held in faiss_indexes.stored(index):
                     same = np.array_equal(C[rows], held)
                     found[rows] = same
                 if not found.all():
-                    again = f"'woh-index derive {known.kind}' makes it again"
+                    again = f"'woh-index build-ann {known.kind}' makes it again"
                     self.fault(known.name, f"lacks codes of the index, or has others; {again}")
 
     def _leftovers(self, seen: Snapshot, state: State, d: int) -> None:

@@ -10,15 +10,15 @@ import setting
 from measuring import figure
 
 from woh_faiss import WordVectors, read_chunk
-from woh_faiss.benchmark import Setting, cells, measure
-from woh_faiss.chunks import joined
+from woh_faiss.evaluation.benchmark import Setting, cells, measure
+from woh_faiss.inputs.chunk import concatenate
 
 METHODS = ("woh", "woh-paper", "faiss-lsh", "faiss-pq", "faiss-rabitq", "float-l2", "float-cosine")
 
 
 def records(quick: bool, folder: Path) -> Iterator[dict[str, Any]]:
     files = [*sorted(setting.DATA.glob("chunk-*.npz")), setting.DATA / "queries.npz"]
-    chunk = joined([read_chunk(path) for path in files])
+    chunk = concatenate([read_chunk(path) for path in files])
     vectors = WordVectors.open(setting.DATA / "glove-100d-tags.w2v.txt")
     rows = Setting(chunks=4, queries=500)
     maps: dict[tuple[str, int | None], list[float]] = {}

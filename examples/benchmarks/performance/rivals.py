@@ -16,7 +16,7 @@ from engines import ENGINES
 from measuring import figure, in_turn, ratios
 
 from woh_faiss import WOHIndex
-from woh_faiss.evaluation import hamming
+from woh_faiss.evaluation.metrics import hamming
 
 WIDTH, FLOATS, K = 1280, 100_000, 10
 

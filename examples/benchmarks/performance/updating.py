@@ -17,7 +17,7 @@ from measuring import figure, ratios
 
 from woh_faiss import WOH, WOHIndex
 from woh_faiss.store import files
-from woh_faiss.store.writing import Writing
+from woh_faiss.store.write_transaction import WriteTransaction
 
 CLOCKS = {"cpu": time.process_time, "wall": time.perf_counter}
 
@@ -45,7 +45,7 @@ def _compared(indexes: dict[str, WOHIndex], repeat: int) -> Iterator[dict[str, A
     modelling: list[dict[str, float]] = []
     with (
         patch.object(WOH, "partial_fit", _timed(WOH.partial_fit, learning)),
-        patch.object(Writing, "commit", _timed(Writing.commit, appending)),
+        patch.object(WriteTransaction, "commit", _timed(WriteTransaction.commit, appending)),
         patch.object(files, "replace", _timed(files.replace, modelling)),
     ):
         for number in range(repeat + 1):

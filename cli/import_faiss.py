@@ -1,0 +1,50 @@
+"""woh-index import: a new index out of the vectors of a Faiss file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .build import learn_anew
+from .errors import one_line_errors
+from .options import chunk_size_option, column_options, config_options, index_option, max_memory_option
+
+
+@click.command(name="import")
+@click.argument("faiss_path", metavar="FAISS", type=click.Path(path_type=Path, readable=False))
+@click.option(
+    "--tags",
+    type=click.Path(path_type=Path, readable=False),
+    help="File with each vector's tags, in order: .npz, Parquet, JSON lines (.jsonl), or text, a line each.",
+)
+@index_option
+@config_options
+@chunk_size_option
+@column_options("tags", "id", "key")
+@max_memory_option
+@one_line_errors
+def import_(
+    faiss_path: Path,
+    tags: Path | None,
+    index_path: Path,
+    config: dict[str, Any],
+    word_vectors: Path | None,
+    chunk_size: int | None,
+    columns: dict[str, str | None],
+) -> None:
+    """Make a new index out of the vectors and ids of FAISS, a flat index of float vectors.
+
+    FAISS holds an IndexFlat, IndexFlatL2 or IndexFlatIP, alone or in an IndexIDMap or IndexIDMap2. Nothing is
+    learned without --tags. Columns are those of the file of tags. On any error no index is left behind.
+
+    \b
+    Example:
+        woh-index import photos.faiss --tags tags.txt --bits 64
+    """
+    from woh_faiss.inputs import Columns
+    from woh_faiss.inputs.faiss_file import open_faiss
+
+    inputs = open_faiss(faiss_path, tags, columns=Columns(**columns), chunk_size=chunk_size)
+    learn_anew(inputs, len(inputs), index_path, config, word_vectors)

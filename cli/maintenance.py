@@ -1,0 +1,165 @@
+"""woh-index remove, compact, verify, backup and rollback: the life of items, and trust in the files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from . import id_files
+from .errors import one_line_errors
+from .options import index_option, json_option, max_memory_option, print_json, print_line, say
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...", type=int)
+@click.option("--key", "keys", multiple=True, help="Key of an item; may be given many times.")
+@click.option(
+    "--from",
+    "source",
+    type=click.File(encoding="utf-8"),
+    help="File with one id a line, - for stdin; empty lines are skipped.",
+)
+@click.option("--keys", "lines_are_keys", is_flag=True, help="Read the lines of --from as keys, not as ids.")
+@click.option("--ignore-missing", is_flag=True, help="Leave out what is not in the index.")
+@index_option
+@max_memory_option
+@one_line_errors
+def remove(
+    ids: Sequence[int],
+    keys: Sequence[str],
+    source: TextIO | None,
+    lines_are_keys: bool,
+    ignore_missing: bool,
+    index_path: Path,
+) -> None:
+    """Take items out of every answer, by ID, key, or a file of either: all in one commit, or none.
+
+    Their codes stay in the file, marked, until compact. A removed id is not used again; a key is free at
+    once.
+
+    \b
+    Example:
+        woh-index remove 17 42 --key photos/old.jpg
+        woh-index remove --from gone.txt --keys --ignore-missing
+    """
+    if lines_are_keys and source is None:
+        raise click.UsageError("--keys says how the lines of --from are read; give --from FILE")
+    if not ids and not keys and source is None:
+        raise click.UsageError("give an ID, --key or --from FILE")
+    from woh_faiss import WOHIndex
+
+    wanted, named = list(ids), list(keys)
+    if source is not None:
+        if lines_are_keys:
+            named += [line for _, line in id_files.lines(source)]
+        else:
+            wanted += id_files.ids(source, "; --keys reads lines as keys")
+    with WOHIndex.open(index_path) as index:
+        removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing)
+        say(f"{_items(removed)} removed; {index.ntotal:,} items in all")
+
+
+@click.command()
+@index_option
+@one_line_errors
+def compact(index_path: Path) -> None:
+    """Write the files anew without removed items, so that nothing of them is left: code, id, key, tags.
+
+    Searches go on meanwhile. Takes the time, and for a moment the space, of a copy of the index.
+
+    \b
+    Example:
+        woh-index compact --index photos.woh
+    """
+    from woh_faiss import WOHIndex
+
+    with WOHIndex.open(index_path) as index:
+        items, clean = index.compact()
+        say(f"{_items(items)} erased; {index.ntotal:,} items in all")
+    if not clean:
+        say(
+            f"note: {index_path} was in use or its disk full, so catalog.db may still hold traces; "
+            "compact again"
+        )
+
+
+@click.command()
+@index_option
+@json_option
+@one_line_errors
+def verify(index_path: Path, as_json: bool) -> None:
+    """Compare every byte of the index with what was written; name each fault and exit 1 if there is one.
+
+    Works on an index that cannot be opened. A JSON line is one fault. What a killed writer left, and the next
+    one removes, is a note and no fault.
+
+    \b
+    Example:
+        woh-index verify --json
+    """
+    from woh_faiss import WOHIndex
+    from woh_faiss.store.verify import Note
+
+    found = WOHIndex.verify(index_path)
+    for note in found:
+        if isinstance(note, Note):
+            click.echo(f"note: {note}", err=True)
+    faults = [line for line in found if not isinstance(line, Note)]
+    for fault in faults:
+        if as_json:
+            print_json({"fault": fault})
+        else:
+            print_line(fault)
+    if faults:
+        sys.exit(1)
+    say(f"{index_path} is sound")
+
+
+@click.command()
+@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@index_option
+@one_line_errors
+def backup(destination: Path, index_path: Path) -> None:
+    """Copy the index to DEST, a new folder, while others go on writing: one committed state, on the disk.
+
+    cp -r of a folder that is being written may mix states.
+
+    \b
+    Example:
+        woh-index backup /backups/photos-2026-11-28.woh --index photos.woh
+    """
+    from woh_faiss import WOHIndex
+
+    with WOHIndex.open(index_path) as index:
+        number = index.backup(destination)
+    click.echo(f"{destination} is a copy of {index_path} after round {number}", err=True)
+
+
+@click.command()
+@click.argument("number", metavar="ROUND", type=int)
+@index_option
+@one_line_errors
+def rollback(number: int, index_path: Path) -> None:
+    """Go back to the state after ROUND, for good; 0 is the empty index.
+
+    Its model must be among those that are kept (see build --keep-models), and what it needs is verified
+    first; a newer model that is damaged or missing does not stop it. Items removed or replaced since are
+    back, unless compact has erased them.
+
+    \b
+    Example:
+        woh-index rollback 3
+    """
+    from woh_faiss import WOHIndex
+
+    undone = WOHIndex.restore(index_path, number)
+    with WOHIndex.open(index_path) as index:
+        say(f"back after round {number}; {undone:,} rounds undone; {index.ntotal:,} items in all")
+
+
+def _items(count: int) -> str:
+    return "1 item" if count == 1 else f"{count:,} items"

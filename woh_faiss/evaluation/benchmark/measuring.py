@@ -1,0 +1,138 @@
+"""One cell measured: MAP after every round, and at the end what the first hits are like."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss.evaluation.baselines import METHODS
+from woh_faiss.evaluation.baselines.faiss_yardsticks import MAKERS, ranker
+from woh_faiss.evaluation.datasets import cut
+from woh_faiss.evaluation.metrics import Distance, cosine, hamming, l2, mean_average_precision, query_blocks
+from woh_faiss.evaluation.streaming import parts, split, stream
+from woh_faiss.inputs.chunk import Chunk, TagLists
+from woh_faiss.learner.config import WOHConfig
+from woh_faiss.learner.estimator import WOH
+from woh_faiss.tags.word_vectors import WordVectors
+
+from .cells import OWN, Cell, Setting
+from .convergence import by_iteration
+
+#: Hits at which precision and recall are taken.
+FIRST = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
+
+
+class _Recording:
+    """A learner that remembers the codes it gave."""
+
+    def __init__(self, learner: Any) -> None:
+        self.learner = learner
+        self.learned: list[NDArray[np.uint8]] = []
+        self.encode = learner.encode
+        self.name = getattr(learner, "name", "woh")
+
+    def partial_fit(self, X: Any, tags: TagLists, *, word_vectors: WordVectors | None = None) -> None:
+        self.learner.partial_fit(X, tags, word_vectors=word_vectors)
+        self.codes_ = self.learner.codes_
+        self.learned.append(self.codes_)
+
+    def database(self, X: Any, learned: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        told = getattr(self.learner, "database", None)
+        return learned if told is None else np.asarray(told(X, learned))
+
+
+def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | None = None) -> dict[str, Any]:
+    """What a cell is measured at.
+
+    Returns
+    -------
+    dict
+        ``rounds``: `round`, `map` and `seconds` (training alone) of each, or of the last where nothing is
+        learned; ``database`` and ``queries``, their sizes; ``bytes`` an item; ``distinct``, the share of
+        codes that are; ``first``, ``precision``, ``recall``: hits, and means over queries after so many;
+        ``objective`` of "woh-paper" after each outer iteration on the first chunk.
+
+    Raises
+    ------
+    InputError
+        As `protocol.stream`.
+    """
+    held_out, rest = split(chunk, np.arange(setting.own) if setting.own else setting.queries, cell.seed)
+    chunks = cut(len(rest), setting.size) if setting.size else setting.chunks
+    n_rounds = len(chunks) if isinstance(chunks, list) else chunks
+    labels = np.asarray(chunk.labels)
+    asked, held = labels[held_out], labels[rest]
+    X, everything = chunk.features[held_out], chunk.features[rest]
+    distinct, distance, falling = None, cast(Distance, hamming), None
+    if cell.method in OWN or cell.method in METHODS:
+        own = {"preset": OWN[cell.method], **cell.hyper} if cell.method in OWN else {}
+        config = WOHConfig.from_dict(
+            {"bits": cell.bits, "seed": cell.seed, "min_count": setting.min_count, **own}
+        )
+        made: list[_Recording] = []
+
+        def make(config: WOHConfig) -> _Recording:
+            learner = WOH(config) if cell.method in OWN else METHODS[cell.method].of(config)
+            made.append(_Recording(learner))
+            return made[-1]
+
+        results = stream(
+            chunk, [config], chunks=chunks, queries=held_out if setting.own else setting.queries,
+            seed=cell.seed, word_vectors=vectors, make=make,
+        )  # fmt: skip
+        rounds = [
+            {"round": it.round, "map": it.map, "seconds": it.seconds} for it in islice(results, n_rounds)
+        ]
+        packed = made[0].database(everything, np.vstack(made[0].learned))
+        distinct = len(np.unique(packed, axis=0)) / len(packed)
+        if cell.method == "woh-paper" and not cell.hyper:
+            falling = by_iteration(chunk.rows(parts(rest, chunks)[0]), config, vectors)
+        queries, database = made[0].encode(X), packed
+        n_bytes = config.bits // 8
+    else:
+        queries, database = X, everything
+        distance, n_bytes = _fixed(cell, everything)
+        score = mean_average_precision(queries, database, asked, held, distance=distance)
+        rounds = [{"round": n_rounds, "map": score, "seconds": 0.0}]
+    precision, recall = _curves(queries, database, asked, held, distance)
+    return {
+        "rounds": rounds,
+        "queries": len(held_out),
+        "database": len(rest),
+        "bytes": n_bytes,
+        "distinct": distinct,
+        "first": [n for n in FIRST if n <= len(rest)],
+        "precision": precision,
+        "recall": recall,
+        "objective": falling,
+    }
+
+
+def _fixed(cell: Cell, X: NDArray[Any]) -> tuple[Distance, int]:
+    """The distance of a method that learns no stream, and its bytes an item."""
+    if cell.method in MAKERS:
+        assert cell.bits is not None  # noqa: S101 - tells mypy: `cells` gives them lengths
+        return ranker(cell.method, X, cell.bits // 8), cell.bits // 8
+    return {"float-l2": l2, "float-cosine": cosine}[cell.method], X.shape[1] * X.dtype.itemsize
+
+
+def _curves(
+    queries: NDArray[Any],
+    database: NDArray[Any],
+    asked: NDArray[Any],
+    held: NDArray[Any],
+    distance: Distance,
+) -> tuple[list[float], list[float]]:
+    """Mean precision and recall after each of the first hits; a query without any has recall 0."""
+    at = np.array([n for n in FIRST if n <= len(database)])
+    precision, recall = np.zeros(len(at)), np.zeros(len(at))
+    for D, relevant in query_blocks(queries, database, asked, held, distance):
+        hits = np.take_along_axis(relevant, np.argsort(D, axis=1, kind="stable"), axis=1)
+        found = hits.cumsum(axis=1)[:, at - 1]
+        precision += (found / at).sum(axis=0)
+        recall += (found / np.maximum(hits.sum(axis=1), 1)[:, None]).sum(axis=0)
+    n = len(queries)
+    return (precision / n).tolist(), (recall / n).tolist()

@@ -1,0 +1,70 @@
+"""A whole set by its name and where its files are, for commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from woh_faiss import budget
+from woh_faiss.display import display_path
+from woh_faiss.errors import InputError
+from woh_faiss.inputs.chunk import Chunk, concatenate, read_chunk
+from woh_faiss.inputs.matlab.chunks import own_split, parts_of, read_mat
+
+from .mirflickr import mirflickr
+from .nus_wide import NusWide
+from .synthetic import synthetic
+
+
+def _files(*places: str) -> Chunk:
+    return concatenate([read_chunk(place) for place in places], [*places])
+
+
+def _nus_wide(folder: str, features: str | None = None) -> Chunk:
+    return concatenate(list(NusWide(folder, features).chunks()))
+
+
+def _synthetic(n: str) -> Chunk:
+    try:
+        items = int(n)
+    except ValueError:
+        raise InputError(f"the number of made-up items is {n!r}, expected a whole number") from None
+    return concatenate(list(synthetic(items)))
+
+
+#: Name: (what reads it, what it takes, the least and the most of those).
+SETS: dict[str, tuple[Callable[..., Chunk], str, int, int]] = {
+    "files": (_files, "chunk files", 1, 1 << 20),
+    "mirflickr25k": (mirflickr, "FOLDER and FEATURES", 2, 2),
+    "nus-wide": (_nus_wide, "FOLDER and, if they are yours, FEATURES", 1, 2),
+    "mat": (read_mat, "a FILE and, if it has several, the PART", 1, 2),
+    "synthetic": (_synthetic, "a NUMBER of items", 1, 1),
+}
+
+
+def with_split(name: str, places: Sequence[str | Path]) -> tuple[Chunk, int]:
+    """As `load`, and how many items at its head are the set's own queries: 0 if it brings no split.
+
+    A .mat file without a PART brings one if it has both a train and a test part.
+    """
+    if name == "mat" and len(places) == 1 and {"train", "test"} <= parts_of(places[0]):
+        with budget.reading(display_path(places[0])):
+            return own_split(places[0])
+    return load(name, places), 0
+
+
+def load(name: str, places: Sequence[str | Path]) -> Chunk:
+    """The set `name` of `SETS` at these places, as one chunk.
+
+    Raises
+    ------
+    InputError
+        The name is unknown, there are too few or too many places, or a file cannot be read.
+    """
+    if name not in SETS:
+        raise InputError(f"the set is {name!r}, expected one of {', '.join(SETS)}")
+    read, wanted, least, most = SETS[name]
+    if not least <= len(places) <= most:
+        raise InputError(f"{len(places)} arguments were given for {name}, expected {wanted}")
+    with budget.reading(", ".join(map(display_path, places))):
+        return read(*map(str, places))

@@ -1,0 +1,204 @@
+"""The streaming protocol: hold queries out, stream the rest in chunks, and measure after every round.
+
+Queries are encoded with the newest function. Database codes are the ones learned when their chunk came,
+never re-encoded: that is how WOH was published. A method to which that does not apply says with `database`
+what its items are ranked by: codes learned anew, or encoded anew by the newest function. Say which, next to
+each number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss.errors import InputError
+from woh_faiss.inputs.chunk import Chunk, TagLists
+from woh_faiss.learner.config import WOHConfig
+from woh_faiss.learner.estimator import WOH
+from woh_faiss.tags.word_vectors import WordVectors
+from woh_faiss.validate import positive_int, whole_numbers
+
+from .metrics import cosine, l2, mean_average_precision
+
+Rows = NDArray[np.intp]
+
+
+class Learner(Protocol):
+    """What the protocol needs of a trainer.
+
+    It may have a `name`, "woh" without, and a ``database(X, learned)``, as `baselines.base.Baseline` has it.
+    """
+
+    codes_: NDArray[np.uint8]
+
+    def partial_fit(self, X: NDArray[Any], y: TagLists, /, *, word_vectors: WordVectors | None = None) -> Any:
+        """Learn a chunk; `codes_` then holds its (n, bits // 8) packed codes."""
+
+    def encode(self, X: NDArray[Any]) -> NDArray[np.uint8]:
+        """Packed codes of X by the newest hash function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One measurement.
+
+    Attributes
+    ----------
+    method : str
+        "woh", a baseline's name, or the uncompressed search "float-l2" or "float-cosine".
+    preset : str or None
+        WOH's; None for all others.
+    bits : int or None
+        None where nothing was learned.
+    round : int
+        Chunks streamed so far, from 1.
+    map : float
+        Mean average precision, 0 to 1, as defined in `evaluation`.
+    queries, database : int
+        Items held out, and items streamed so far.
+    seconds : float
+        Training time of this round alone; 0 where nothing was learned.
+    """
+
+    method: str
+    preset: str | None
+    bits: int | None
+    round: int
+    map: float
+    queries: int
+    database: int
+    seconds: float
+
+
+def stream(
+    chunk: Chunk,
+    configs: Sequence[WOHConfig],
+    *,
+    chunks: int | Sequence[int] = 8,
+    queries: int | Rows | None = None,
+    seed: int = 0,
+    word_vectors: WordVectors | None = None,
+    make: Callable[[WOHConfig], Learner] = WOH,
+) -> Iterator[Result]:
+    """Measure every config after every round, then the uncompressed features at the last round.
+
+    Everything is checked before the iterator is returned.
+
+    Parameters
+    ----------
+    chunk : Chunk
+        The whole data set, with tags to learn from and labels to measure by.
+    configs : sequence of WOHConfig
+        A fresh trainer each; all see the same split.
+    chunks : int, or sequence of int
+        Equal parts the stream is cut into, or the items of each.
+    queries : int or (nq,) array of int, optional
+        Items held out, at most half of all (default: a quarter, at most 1,000). With groups, whole groups
+        are held out until there are that many, so there may be a few more. Or their rows, where a set brings
+        its own split: the rest then streams in its order.
+    seed : int
+        Decides the split and the order of the stream.
+    word_vectors : WordVectors, optional
+        Given to every round.
+    make : callable
+        The trainer of a config.
+
+    Yields
+    ------
+    Result
+        `chunks` for each config, in order, then one each for "float-l2" and "float-cosine".
+
+    Raises
+    ------
+    InputError
+        Tags or labels are missing, or there are too few items for the queries or chunks asked for.
+    """
+    for name, found in (("tags to learn from", chunk.tags), ("labels to measure by", chunk.labels)):
+        if found is None:
+            raise InputError(
+                f"the data has no {name}; evaluation needs features, tags and labels of every item"
+            )
+    held_out, rest = split(chunk, queries, seed)
+    return _measure(chunk, configs, held_out, parts(rest, chunks), word_vectors, make)
+
+
+def parts(rest: Rows, chunks: int | Sequence[int]) -> list[Rows]:
+    """The rows of each chunk of a stream; `chunks` and errors as `stream`."""
+    if isinstance(chunks, Sequence):
+        sizes = [positive_int(size, "chunks") for size in chunks]
+        if sum(sizes) != len(rest):
+            raise InputError(
+                f"chunks add up to {sum(sizes)} items, expected all {len(rest)} that are streamed"
+            )
+        return np.split(rest, np.cumsum(sizes)[:-1])
+    chunks = positive_int(chunks, "chunks")
+    if chunks > len(rest):
+        raise InputError(
+            f"{len(rest)} items cannot be cut into {chunks} chunks; ask for fewer chunks or queries"
+        )
+    return np.array_split(rest, chunks)
+
+
+def split(chunk: Chunk, queries: int | Rows | None, seed: int) -> tuple[Rows, Rows]:
+    """Rows of the queries and, in the order of the stream, of the rest; arguments and errors as `stream`."""
+    n = len(chunk)
+    if isinstance(queries, np.ndarray):
+        own = whole_numbers(queries, "queries", None)
+        if not len(own) or len(np.unique(own)) < len(own) or own.min() < 0 or own.max() >= n or len(own) == n:
+            raise InputError(f"queries are {len(own)} rows, expected some of {n}, each once, and not all")
+        return own.astype(np.intp), np.setdiff1d(np.arange(n), own)
+    wanted = max(1, min(1000, n // 4)) if queries is None else positive_int(queries, "queries")
+    if wanted > n // 2:
+        raise InputError(f"{wanted} queries were asked for, at most half of the {n} items can be held out")
+    rng = np.random.default_rng(seed)
+    if chunk.groups is None:
+        order = rng.permutation(n)
+        return order[:wanted], order[wanted:]
+    _, group, size = np.unique(chunk.groups, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(size))
+    count = int(np.searchsorted(np.cumsum(size[order]), wanted)) + 1
+    out = np.isin(group, order[:count])
+    if out.sum() > n // 2:
+        raise InputError(
+            f"whole groups that hold {wanted} queries are {out.sum()} of the {n} items, more than half; "
+            "ask for fewer queries or give smaller groups"
+        )
+    return rng.permutation(np.flatnonzero(out)), rng.permutation(np.flatnonzero(~out))
+
+
+def _measure(
+    chunk: Chunk,
+    configs: Sequence[WOHConfig],
+    held_out: Rows,
+    parts: list[Rows],
+    word_vectors: WordVectors | None,
+    make: Callable[[WOHConfig], Learner],
+) -> Iterator[Result]:
+    labels = np.asarray(chunk.labels)
+    X = chunk.features[held_out]
+    streamed = np.concatenate(parts)
+    for config in configs:
+        learner = make(config)
+        method = getattr(learner, "name", "woh")
+        preset = config.preset if method == "woh" else None
+        ranked = getattr(learner, "database", lambda X, learned: learned)
+        learned = np.empty((0, config.bits // 8), np.uint8)
+        for t, part in enumerate(map(chunk.rows, parts), start=1):
+            assert part.tags is not None  # noqa: S101 - `stream` has checked; this tells mypy
+            start = time.perf_counter()
+            learner.partial_fit(part.features, part.tags, word_vectors=word_vectors)
+            seconds = time.perf_counter() - start
+            learned = np.vstack([learned, learner.codes_])
+            so_far = streamed[: len(learned)]
+            database = ranked(chunk.features[so_far], learned)
+            score = mean_average_precision(learner.encode(X), database, labels[held_out], labels[so_far])
+            yield Result(method, preset, config.bits, t, score, len(held_out), len(database), seconds)
+    everything = chunk.features[streamed]
+    for name, distance in (("float-l2", l2), ("float-cosine", cosine)):
+        score = mean_average_precision(X, everything, labels[held_out], labels[streamed], distance=distance)
+        yield Result(name, None, None, len(parts), score, len(held_out), len(streamed), 0.0)

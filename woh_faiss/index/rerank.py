@@ -1,0 +1,38 @@
+"""Asymmetric scores: the real-valued query against the ±1 codes of a Hamming short list.
+
+The query's own rounding to bits is what a short code loses most by; φ(x)P still knows how sure each bit
+was. Nothing is stored for it: score(x, b) = Σ_l (φ(x)P)_l b_l.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss.codes import unpack
+
+#: Row v holds the eight signs of byte v, in the bit order of `codes.pack`.
+_SIGNS = unpack(np.arange(256, dtype=np.uint8)[:, None]).astype(np.float32)
+
+
+def scores(H: NDArray[np.float64], packed: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Σ_l H_il b_l of each query with each code of its own short list: (q, K) float32.
+
+    Parameters
+    ----------
+    H : (q, r) real
+        φ(x) P of the queries.
+    packed : (q, K, r // 8) uint8
+        Codes of each query's short list.
+
+    Notes
+    -----
+    A table a query and byte holds the 256 sums that byte can add, so that a code costs r/8 look-ups
+    in place of r multiplications and no code is ever unpacked.
+    """
+    q, K, n_bytes = packed.shape
+    tables = H.astype(np.float32).reshape(q, n_bytes, 8) @ _SIGNS.T  # q x r/8 x 256
+    total = np.zeros((q, K), np.float32)
+    for j in range(n_bytes):
+        total += np.take_along_axis(tables[:, j], packed[:, :, j].astype(np.intp), axis=1)
+    return total

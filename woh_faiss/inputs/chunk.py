@@ -1,0 +1,319 @@
+"""One chunk of the stream: features, and what is known about each item; its reader.
+
+Everything a user may hand in is checked here, once; inner modules trust a `Chunk`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from woh_faiss import budget, validate
+from woh_faiss.display import display_path
+from woh_faiss.errors import InputError, MemoryBudgetError
+from woh_faiss.io.npz import read_arrays
+from woh_faiss.tags.tag_lists import TagLists, tag_lists
+
+__all__ = ["Chunk", "TagLists", "gathered", "concatenate", "read_chunk"]
+
+#: More classes than this need a multi-hot matrix.
+MOST_CLASSES = 1 << 16
+
+_CSR = ("tags_data", "tags_indices", "tags_indptr", "tags_shape")
+#: Arrays that a chunk file may have beside its features.
+OPTIONAL = ("tags", "tag_names", *_CSR, "ids", "keys", "labels", "groups")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """n items of the stream; make one with `Chunk.of` or `read_chunk`, which check everything.
+
+    Attributes
+    ----------
+    features : (n, d) real, finite
+        In their own dtype; may be a read-only memory map.
+    tags : TagLists of n items, optional
+    ids : (n,) int64, optional
+        The user's numbers, 0 or more, each once.
+    keys : (n,) str, optional
+        The user's names for the items, not empty, each once.
+    labels : (n, L) bool, optional
+        True classes; only evaluation looks at them.
+    groups : (n,), optional
+        What belongs together (an album, a product), of any plain dtype.
+    """
+
+    features: NDArray[Any]
+    tags: TagLists | None
+    ids: NDArray[np.int64] | None
+    keys: NDArray[np.str_] | None
+    labels: NDArray[np.bool_] | None
+    groups: NDArray[Any] | None
+
+    @classmethod
+    def of(
+        cls,
+        features: ArrayLike,
+        tags: Any = None,
+        *,
+        ids: ArrayLike | None = None,
+        keys: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Chunk:
+        """A checked chunk; features are not copied.
+
+        Parameters
+        ----------
+        features : (n, d) array_like of a real dtype, n >= 1
+        tags : optional
+            `TagLists`; n strings (see `TagLists.from_strings`); n lists of str; an (n, c) array of 0
+            and 1; or a SciPy sparse matrix of them. For names of columns use `TagLists.from_dense`.
+        ids : (n,) integers, optional
+            Strings here are taken as `keys`.
+        keys : (n,) strings, optional
+        labels : (n, L) array of 0 and 1, or (n,) class numbers from 0, optional
+        groups : (n,) array, optional
+
+        Raises
+        ------
+        InputError
+            Anything is not as described; the message names the array and, where it can, the row.
+        """
+        X = validate.features(
+            features
+            if isinstance(features, np.memmap) or hasattr(features, "tocsr")
+            else validate.array(features, "features")
+        )
+        n = len(X)
+        if n == 0:
+            raise InputError(f"features have shape {X.shape}: a chunk needs at least one row")
+        lists = None if tags is None else tag_lists(tags)
+        if ids is not None and validate.holds_text(ids):
+            if keys is not None:
+                raise InputError("ids are strings and there are keys too; give the strings as keys only")
+            ids, keys = None, ids
+        _same_length(n, tags=lists)
+        return cls(
+            features=X,
+            tags=lists,
+            ids=None if ids is None else validate.item_ids(validate.plain(ids, "ids"), n),
+            keys=None if keys is None else _item_keys(keys, n),
+            labels=None if labels is None else _multi_hot(labels, n),
+            groups=None if groups is None else _item_groups(groups, n),
+        )
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def digest(self) -> str:
+        """SHA-256, in hex, of what it says, in whatever file it says it: features, tags, ids and keys.
+
+        Of features that are on other machines only shape and dtype are in it.
+        """
+        X = self.features
+        sha = hashlib.sha256(repr((X.shape, X.dtype.str)).encode())
+        for start in range(0, len(X), validate.BLOCK) if isinstance(X, np.ndarray) else ():
+            sha.update(np.ascontiguousarray(X[start : start + validate.BLOCK]).data)
+        if self.tags is not None:
+            sha.update("\0".join(self.tags.names).encode())
+            sha.update(np.ascontiguousarray(self.tags.indptr).data)
+            sha.update(np.ascontiguousarray(self.tags.indices).data)
+        for names in (self.ids, self.keys):
+            sha.update(repr(None if names is None else names.tolist()).encode())
+        return sha.hexdigest()
+
+    def rows(self, select: slice | NDArray[Any]) -> Chunk:
+        """The items of a slice, an int array or an (n,) bool mask; a slice copies no features."""
+        return Chunk(
+            features=self.features[select],
+            tags=None if self.tags is None else self.tags.rows(select),
+            ids=None if self.ids is None else self.ids[select],
+            keys=None if self.keys is None else self.keys[select],
+            labels=None if self.labels is None else self.labels[select],
+            groups=None if self.groups is None else self.groups[select],
+        )
+
+
+def read_chunk(path: str | os.PathLike[str]) -> Chunk:
+    """The chunk in an .npz file, a folder of .npy files, or one .npy file of features.
+
+    Keys are as in `Chunk.of`; unknown ones are ignored. `tags` may be strings, or 0/1 with
+    `tag_names`, or the CSR parts `tags_data`, `tags_indices`, `tags_indptr`, `tags_shape` with
+    `tag_names`; columns without names are called tag0, tag1, ... A folder's features.npy and a
+    single .npy are memory-mapped, read-only.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, or an array in it is not as described; one line with the
+        file, the key and, where it can, the row.
+    """
+    where = display_path(path)
+    with budget.reading(where):
+        arrays = read_arrays(path, "features", OPTIONAL)
+        try:
+            return Chunk.of(
+                arrays["features"],
+                stored_tags(arrays),
+                ids=arrays.get("ids"),
+                keys=arrays.get("keys"),
+                labels=arrays.get("labels"),
+                groups=arrays.get("groups"),
+            )
+        except MemoryBudgetError:
+            raise
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+
+
+def concatenate(
+    chunks: Sequence[Chunk], names: Sequence[str] | None = None, *, own_names: bool = False
+) -> Chunk:
+    """One data set out of chunks stored apart; it has tags, labels or groups only if every chunk has.
+
+    `names` say in a message which chunk it is; without them their numbers do. Ids and keys are left out
+    unless `own_names`: then every chunk has them, or none.
+
+    Raises
+    ------
+    InputError
+        There is none, or their features or labels differ in width.
+    """
+    if not chunks:
+        raise InputError("there are no chunks to join, expected at least one")
+    if len(chunks) == 1:
+        return chunks[0]
+
+    names = [f"chunk {i}" for i in range(len(chunks))] if names is None else names
+
+    def stacked(name: str) -> NDArray[Any] | None:
+        arrays = [getattr(chunk, name) for chunk in chunks]
+        if any(a is None for a in arrays):
+            return None
+        for where, a in zip(names, arrays, strict=True):
+            if a.shape[1:] != arrays[0].shape[1:]:
+                raise InputError(
+                    f"{name} of {where} have {a.shape[1]} columns, those of {names[0]} {arrays[0].shape[1]}; "
+                    "give chunks of one data set, labels as 0/1 matrices"
+                )
+        budget.take(sum(a.nbytes for a in arrays), f"{name} of all chunks")
+        return np.concatenate(arrays)
+
+    tags = [chunk.tags for chunk in chunks if chunk.tags is not None]
+    lists = [t.of_row(i) for t in tags for i in range(len(t))] if len(tags) == len(chunks) else None
+    features = stacked("features")
+    assert features is not None  # noqa: S101 - every chunk has them; this tells mypy
+    return Chunk.of(
+        features,
+        lists,
+        ids=stacked("ids") if own_names else None,
+        keys=stacked("keys") if own_names else None,
+        labels=stacked("labels"),
+        groups=stacked("groups"),
+    )
+
+
+def gathered(chunks: Iterable[Chunk], least: int) -> Iterator[list[Chunk]]:
+    """The chunks one by one, but for the first ones, which are together until they have `least` items.
+
+    Those that name items otherwise than the first are not put to it.
+    """
+    waiting: list[Chunk] = []
+    rest = iter(chunks)
+    for chunk in rest:
+        if waiting and _naming(chunk) != _naming(waiting[0]):
+            yield waiting
+            waiting = []
+            yield [chunk]
+            break
+        waiting.append(chunk)
+        if sum(map(len, waiting)) >= least:
+            break
+    if waiting:
+        yield waiting
+    yield from ([chunk] for chunk in rest)
+
+
+def _naming(chunk: Chunk) -> tuple[bool, ...]:
+    return chunk.ids is None, chunk.keys is None, chunk.tags is None
+
+
+def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+    """The tags of an .npz or a folder, in whatever form its arrays have them; None for none."""
+    names = arrays.get("tag_names")
+    parts = [key for key in _CSR if key in arrays]
+    if "tags" in arrays:
+        if parts:
+            raise InputError(f"tags are given twice, as 'tags' and as {', '.join(parts)}; keep one form")
+        tags = arrays["tags"]
+        return TagLists.from_strings(tags) if tags.dtype.kind in "US" else TagLists.from_dense(tags, names)
+    if not parts:
+        return None
+    if missing := [key for key in _CSR if key not in arrays]:
+        raise InputError(f"{', '.join(parts)} need {', '.join(missing)} beside them; save all four CSR parts")
+    data, indices, indptr, shape = (arrays[key] for key in _CSR)
+    return TagLists.from_csr(data, indices, indptr, shape, names)
+
+
+def _item_keys(keys: Any, n: int) -> NDArray[np.str_]:
+    texts = validate.texts(keys, "keys")
+    _same_length(n, keys=texts)
+    first: dict[str, int] = {}
+    for row, text in enumerate(texts):
+        if not text:
+            raise InputError(f"keys: row {row} is empty; give every item a key")
+        if first.setdefault(text, row) != row:
+            raise InputError(
+                f"keys: {validate.short(text)} of row {row} was row {first[text]}'s already; keep one"
+            )
+    return _as_array(texts, "keys")
+
+
+def _as_array(texts: list[str], name: str) -> NDArray[np.str_]:
+    """NumPy gives every text the room of the longest."""
+    budget.take(4 * len(texts) * max(map(len, texts), default=0), name)
+    return np.array(texts, dtype=np.str_)
+
+
+def _multi_hot(labels: ArrayLike, n: int) -> NDArray[np.bool_]:
+    array = validate.plain(labels, "labels")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        array = validate.zero_one(
+            array, "labels", "expected a 0/1 matrix (n, L) or n class numbers (integers from 0)"
+        )
+        _same_length(n, labels=array)
+        return array
+    _same_length(n, labels=array)
+    if (bad := np.flatnonzero((array < 0) | (array >= MOST_CLASSES))).size:
+        raise InputError(f"labels: class {array[bad[0]]} of row {bad[0]}, expected 0 to {MOST_CLASSES - 1}")
+    budget.take(n * (int(array.max()) + 1), "labels")
+    hot = np.zeros((n, int(array.max()) + 1), dtype=bool)
+    hot[np.arange(n), array.astype(np.intp)] = True
+    return hot
+
+
+def _item_groups(groups: Any, n: int) -> NDArray[Any]:
+    array = (
+        _as_array(validate.texts(groups, "groups"), "groups")
+        if validate.holds_text(groups)
+        else validate.plain(groups, "groups")
+    )
+    if array.ndim != 1 or array.dtype.kind in "OV":
+        raise InputError(
+            f"groups have shape {array.shape} and dtype {array.dtype}, expected 1-D numbers or strings"
+        )
+    _same_length(n, groups=array)
+    return array
+
+
+def _same_length(n: int, **others: Any) -> None:
+    for name, values in others.items():
+        if values is not None and len(values) != n:
+            raise InputError(f"there are {len(values)} {name} for {n} rows of features; give one a row")

@@ -1,0 +1,80 @@
+"""A flat Faiss index of float vectors, and a file that says what each is tagged with, as inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from woh_faiss import budget
+from woh_faiss.display import display_path
+from woh_faiss.errors import InputError
+from woh_faiss.store import read_floats
+
+from . import Columns, Inputs
+from .chunk import Chunk
+from .source import ChunkSource, at, chunk_at
+from .tag_file import open_side
+
+
+def open_faiss(
+    path: str | os.PathLike[str],
+    tags: str | os.PathLike[str] | None,
+    *,
+    columns: Columns | None = None,
+    chunk_size: int | None = None,
+) -> Inputs:
+    """The vectors of a Faiss file as features, its ids as ids, and the tags of a side file, by position.
+
+    Parameters
+    ----------
+    path : path
+        IndexFlat, IndexFlatL2 or IndexFlatIP, alone (then ids are places) or in IndexIDMap or IndexIDMap2.
+    tags : path
+        As `inputs.side.open_side` reads. Its ids, if it has any, must be those of the index, in order; or
+        are the ids, where the index has none.
+
+    Raises
+    ------
+    InputError
+        Either is missing, damaged or not of these kinds; there are no tags; they do not fit each other.
+    """
+    found, where = read_floats(Path(os.fsdecode(path))), os.fsdecode(path)
+    if tags is None:
+        raise InputError(
+            f"{where} has vectors but no tags, and nothing is learned without: give a file with --tags"
+        )
+    with budget.reading(display_path(tags)):
+        side = open_side(Path(os.fsdecode(tags)), columns or Columns())
+    n, d = found.vectors.shape
+    if side.n != n:
+        raise InputError(
+            f"{side.where} has tags of {side.n} items, {where} {n} vectors; give one each, in order"
+        )
+
+    def read(size: int | None) -> Iterator[Chunk]:
+        step = size or n
+        tags = side.read(step)
+        for start in range(0, n, step):
+            with budget.reading(side.where):
+                known = next(tags)
+            stop = min(start + step, n)
+            if found.ids is not None:
+                ids: Any = np.asarray(found.ids[start:stop])
+                with at(side.where, start):
+                    _same(known.get("ids"), ids, where)
+                known["ids"] = ids
+            yield chunk_at(where, start, found.vectors[start:stop], **known)
+
+    return Inputs([ChunkSource(where, n, d, side.columns, read)], chunk_size)
+
+
+def _same(given: Any, ids: Any, where: str) -> None:
+    if given is not None and (differ := np.flatnonzero(np.asarray(given) != ids)).size:
+        row = int(differ[0])
+        raise InputError(
+            f"row {row} has id {given[row]}, {where} has {ids[row]} there; put both in one order"
+        )

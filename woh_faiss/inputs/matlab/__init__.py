@@ -1,0 +1,1 @@
+"""MATLAB files, of any version, as arrays and chunks."""

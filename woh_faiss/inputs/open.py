@@ -1,0 +1,189 @@
+"""What a path holds, by its first bytes, and all that is given as one row of chunks."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from numpy.lib import format as npy
+
+from woh_faiss import budget, validate
+from woh_faiss.display import display_path
+from woh_faiss.errors import InputError
+
+from .arrow import folder_sources, has_tables, is_arrow, table_source
+from .chunk import Chunk, read_chunk
+from .columns import Columns
+from .embeddings import embedding_sources, is_embeddings
+from .source import CHUNK_SIZE, ChunkSource, damage
+
+
+class Piece(NamedTuple):
+    """One chunk: its number from 1 among all, where it is from, and what it holds."""
+
+    number: int
+    where: str
+    chunk: Chunk
+
+
+class Inputs:
+    """Chunks of all that was given, in order; `len` is their number. Iterating reads them one by one.
+
+    Attributes
+    ----------
+    sources : list of Source
+        A file each, or a pair.
+    size : int or None
+        Rows of a chunk; None: a chunk file is one chunk, of the rest each has `CHUNK_SIZE`.
+    """
+
+    def __init__(self, sources: list[ChunkSource], size: int | None) -> None:
+        self.sources, self.size = sources, size
+
+    def __len__(self) -> int:
+        return sum(self._count(source) for source in self.sources)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return (piece.chunk for piece in self.pieces())
+
+    def pieces(self) -> Iterator[Piece]:
+        """The chunks, with their numbers and places."""
+        number = 0
+        for source in self.sources:
+            start = 0
+            chunks = source.read(self._size(source))
+            while True:
+                with budget.reading(source.where):  # what is made of a chunk
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                number += 1
+                alone = self._count(source) == 1
+                where = source.where if alone else f"{source.where}, rows {start} to {start + len(chunk) - 1}"
+                yield Piece(number, where, chunk)
+                start += len(chunk)
+
+    def guessed(self, wanted: Columns) -> list[str]:
+        """A line for every different guess of columns: which they are, and of the first file they are in."""
+        lines: dict[Columns, str] = {}
+        for source in self.sources:
+            said = zip(Columns._fields, wanted, source.columns, strict=True)
+            guesses = [f"{role} from {name!r}" for role, given, name in said if name and given is None]
+            if guesses:
+                lines.setdefault(source.columns, f"{source.where}: {', '.join(guesses)}")
+        return list(lines.values())
+
+    @property
+    def whole(self) -> bool:
+        """Whether all are chunk files, each of which is one chunk."""
+        return all(source.n is None for source in self.sources)
+
+    def _size(self, source: ChunkSource) -> int | None:
+        return self.size if source.n is None else self.size or CHUNK_SIZE
+
+    def _count(self, source: ChunkSource) -> int:
+        return 1 if source.n is None else math.ceil(source.n / (self.size or CHUNK_SIZE))
+
+
+def open_inputs(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    columns: Columns | None = None,
+    chunk_size: int | None = None,
+    learn: bool = False,
+) -> Inputs:
+    """What is at the paths, looked at but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
+
+    Parameters
+    ----------
+    columns : Columns, optional
+        Names of columns (datasets, variables) that are not to be guessed.
+    chunk_size : int, optional
+        Rows of a chunk. Without it a chunk file (.npz, .npy) is one chunk, and the rest is cut into chunks of
+        `CHUNK_SIZE`. No chunk crosses from one file to the next.
+    learn : bool
+        Whether tags are needed.
+
+    Raises
+    ------
+    InputError
+        Something is missing or damaged, of a format that is not known, or its columns are not clear.
+    """
+    if chunk_size is not None:
+        chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)
+    wanted = columns or Columns()
+    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn)]
+    inputs = Inputs(sources, chunk_size)
+    if not len(inputs):
+        raise InputError(
+            f"{validate.listed([*map(display_path, paths)])} has no rows; give at least one item"
+        )
+    known = [source for source in sources if source.d is not None]
+    for source in known:
+        if source.d != known[0].d:
+            raise InputError(
+                f"{source.where} has features of {source.d} numbers, {known[0].where} of {known[0].d}; "
+                "give inputs of one data set"
+            )
+    return inputs
+
+
+def _sources(
+    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool
+) -> list[ChunkSource]:
+    file = Path(os.fsdecode(path))
+    with budget.reading(display_path(file)), damage(display_path(file)):
+        if file.is_dir():
+            if is_embeddings(file):
+                return embedding_sources(file, wanted, learn)
+            if not (file / "features.npy").exists() and has_tables(file):
+                return folder_sources(file, wanted, learn)
+        elif file.is_file():
+            with file.open("rb") as stream:
+                start = stream.read(520)
+            if is_arrow(start):
+                return [table_source(file, wanted, learn)]
+            if start.startswith(b"MATLAB"):
+                from .mat import mat_source
+
+                return [mat_source(file, wanted, learn)]
+            if start.startswith(b"\x89HDF"):
+                from .hdf5 import hdf5_source
+
+                return [hdf5_source(file, wanted, learn)]
+            if not start.startswith((b"PK", npy.MAGIC_PREFIX)):
+                raise InputError(
+                    f"{display_path(file)} is none of .npz, .npy, Parquet, Arrow, Feather, HDF5 and "
+                    f".mat (it starts with {start[:8]!r}); docs/inputs.md shows how each is written"
+                )
+    return [_chunk_file(file, wanted, size)]
+
+
+def _chunk_file(file: Path, wanted: Columns, size: int | None) -> ChunkSource:
+    """An .npz, a folder of .npy or an .npy, whose arrays have their names."""
+    where = display_path(file)
+    if any(wanted):
+        raise InputError(
+            f"{where} is a chunk file, whose arrays have fixed names; leave the --...-column out"
+        )
+
+    def read(step: int | None) -> Iterator[Chunk]:
+        chunk = read_chunk(file)
+        if step is None:
+            yield chunk
+            return
+        for start in range(0, len(chunk), step):
+            part = chunk.rows(slice(start, start + step))
+            if part.tags is None:
+                yield part
+                continue
+            yield replace(part, tags=part.tags.own())
+
+    if size is None:
+        return ChunkSource(where, None, None, wanted, read)
+    n, d = read_chunk(file).features.shape
+    return ChunkSource(where, n, d, wanted, read)

@@ -1,0 +1,245 @@
+"""The semantic start of a round: what the codes of a chunk aim at.
+
+The steps that follow are the paper's (`learning.py`); docs/adaptive.md has the algorithm in one page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from .blocks import Rows, Sums, block_slices, split_blocks
+from .config import WOHConfig
+from .kernel import Kernel, mapped, unit_rows
+from .solver import V_of, sign
+from .state import Adaptive, ModelState, WarmupItems
+from .statistics import Statistics, widen
+from .tag_directions import cosine, directions, rotation, unit
+from .tag_targets import TagTargets, TagWeights, decoded
+from .training_round import Codes, Items, LearnedRound
+
+Matrix = NDArray[np.float64]
+
+#: Ridges of the frame to choose from, as noise over signal where the mean ‖φ‖² is 1.
+RIDGES = (0.01, 0.1, 1.0)
+#: The smallest ridge wins whose score is within this share of the best.
+TOLERANCE = 0.03
+#: Directions a bit to find room for codes that are given: the top r of more items are others.
+ROOM = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """What a round goes into the solver with, and what it was made of.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        The map that made the items' φ.
+    items, W0, past
+        See `learning.learn_round`.
+    given : int
+        Items that have their final codes already.
+    side, early : TagSide, Early or None
+        What is remembered of the tags, and of the first items; None where there is nothing.
+    """
+
+    kernel: Kernel
+    items: Rows[Items]
+    W0: Matrix | None
+    past: Statistics
+    given: int = 0
+    side: TagTargets | None = None
+    early: WarmupItems | None = None
+
+
+def early_start(
+    early: WarmupItems,
+    df: Matrix,
+    n: int,
+    bare: NDArray[Any],
+    config: WOHConfig,
+    rng: np.random.Generator,
+    A: Matrix | None,
+) -> Start:
+    """Everything anew from all items so far, while they are few; codes that were given hold still.
+
+    Parameters
+    ----------
+    early : Early
+        The items so far and the chunk's, every one with a tag.
+    df, n : (c,), int
+        Items that carried each tag so far, and items so far, this chunk included.
+    bare : (n', d)
+        Features of the chunk's items without a tag: while items are few they help to fit the map.
+    A : (m, d) or None
+        Anchors to use for ever, instead of drawing them.
+    """
+    r, c, f = config.bits, early.Y.shape[1], early.Z.shape[1]
+    x = np.vstack([early.x, unit_rows(bare)])
+    A = _anchors(x, config.anchors, rng) if A is None else _as_stored(unit_rows(A))
+    kernel = Kernel.fit(x, A, energy=True)
+    phi = kernel.map(early.x)
+    past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
+    side = TagTargets.start(early.Y, early.Z, df, n, r)
+    y, z = side.y(early.Y, df, n), side.z(early.Z)
+    Gv, M = _frame(phi, y, z, side, early.B, r, rng)
+    given = len(early.B)
+    aim = _aim(split_blocks(Gv), split_blocks(side.times(y, z, M)))
+    codes = [early.B[rows] for rows in block_slices(len(phi))]
+    items = split_blocks(phi).map(_items, split_blocks(y), split_blocks(z), aim, Rows(codes))
+    return Start(kernel, items, None, past, given=given, side=replace(side, M=M), early=early)
+
+
+def later_start(
+    X: Rows[NDArray[Any]],
+    Y: Rows[csr_array],
+    Z: Rows[Matrix],
+    side: TagTargets,
+    df: Matrix,
+    n: int,
+    known: ModelState,
+    config: WOHConfig,
+) -> Start:
+    """What the hash function so far and the tags' part M ask of the chunk.
+
+    Parameters
+    ----------
+    X, Y, Z : Rows of (b, d), (b, c) CSR of 0 and 1, (b, f)
+        Features, raw; tags and word-vector means. Every item has a tag.
+    side : TagSide
+        That has seen Y.
+    df, n : (c,), int
+        As `early_start`.
+    """
+    kernel = known.hasher.kernel
+    stats, W = known.stats.widened(side.c), widen(known.W, side.c)
+    light = side.light
+    y, z = Y.map(_weighed, side.weigher(df, n)), Z.map(_standardised, light)
+    fitted = len(side.TT) > 0
+    Gt = y.map(_times, z, light) if fitted else y.map(decoded, z, V_of(stats, config), W)
+    size = 4 * (n - known.stats.n) * len(kernel.A)
+    phi = X.map_if_small(size, mapped, kernel)
+    aim = _aim(phi.map(_projected, known.hasher.P), Gt)
+    return Start(kernel, phi.map_if_small(size, _items, y, z, aim), W, stats, side=side)
+
+
+def remembered(start: Start, done: LearnedRound, most: int) -> Adaptive | None:
+    """What is kept after a round beside its statistics, up to `most` items whole; None of a random start."""
+    side, early = start.side, None
+    if side is None:
+        return None
+    if start.early is not None and done.stats.n < most:
+        early = replace(start.early, B=done.B)
+    if len(side.TT):
+        side = side.refitted(start.items.sum(_of_codes, done.codes, side.light))
+    return Adaptive(side=side, early=early)
+
+
+def _items(phi: NDArray[Any], y: csr_array, z: Matrix, aim: Matrix, given: Matrix | None = None) -> Items:
+    """A block of items whose codes start from the aim, but for those `given` to its first rows."""
+    if given is None or not len(given):
+        return Items(phi, y, z, sign(aim), aim)
+    return Items(phi, y, z, np.vstack([given, sign(aim[len(given) :])]), aim, len(given))
+
+
+def _projected(phi: NDArray[Any], P: Matrix) -> Matrix:
+    return np.asarray(phi @ P.astype(phi.dtype), np.float64)
+
+
+def _weighed(Y: csr_array, weigher: TagWeights) -> csr_array:
+    return weigher.rows(Y)
+
+
+def _standardised(Z: Matrix, side: TagTargets) -> Matrix:
+    return side.z(Z)
+
+
+def _times(y: csr_array, z: Matrix, side: TagTargets) -> Matrix:
+    return side.times(y, z, side.M)
+
+
+def _of_codes(items: Items, codes: Codes, side: TagTargets) -> Sums:
+    return side.of_codes(items.Y, items.Z, codes.B)
+
+
+def _aim(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix]:
+    """G, what features (Gv) and tags (Gt) ask of each bit, each in units of its own: all (b, r)."""
+    squares = Gv.sum(_squares, Gt)
+    rms = [float(np.sqrt(squares[name] / max(squares["size"], 1))) for name in ("Gv", "Gt")]
+    G = Gv.map(_both, Gt, *(value if value > 0 else 1.0 for value in rms))
+    size = float(G.sum(_absolute)["sum"]) / max(squares["size"], 1)
+    return G.map(np.divide, max(size, 1e-300))
+
+
+def _squares(Gv: Matrix, Gt: Matrix) -> Sums:
+    return {"Gv": np.square(Gv).sum(), "Gt": np.square(Gt).sum(), "size": Gv.size}
+
+
+def _both(Gv: Matrix, Gt: Matrix, v: float, t: float) -> Matrix:
+    return Gv / v + Gt / t
+
+
+def _absolute(G: Matrix) -> Sums:
+    return {"sum": np.abs(G).sum()}
+
+
+def _frame(
+    phi: Matrix,
+    y: csr_array,
+    z: Matrix,
+    side: TagTargets,
+    given: Matrix,
+    r: int,
+    rng: np.random.Generator,
+) -> tuple[Matrix, Matrix]:
+    """What the features ask of each bit (n, r), and M (c + f, r); near the codes given to the first rows."""
+    rho = _ridge(phi, y, z, side, r, rng)
+    eigen = np.linalg.eigh(phi.T @ phi)
+    room = ROOM * r if len(given) else r
+    E, R = directions(eigen, side.transposed_times(y, z, phi).T, rho, room, rng)
+    Gv = phi @ R
+    if not np.any(Gv):  # tags that say nothing, such as the same for all: the features' own main directions
+        main = phi @ eigen[1][:, -r:]
+        main = np.pad(main, ((0, 0), (0, r - main.shape[1])))
+        return main @ rotation(unit(main), given, rng), np.zeros((len(E), r))
+    turn = rotation(unit(Gv) + unit(side.times(y, z, E)), given, rng)
+    return Gv @ turn, E @ turn
+
+
+def _ridge(F: Matrix, y: csr_array, z: Matrix, side: TagTargets, r: int, rng: np.random.Generator) -> float:
+    """The ridge with which one half of the items best foretells the tags of the other."""
+    half = len(F) // 2
+    if not half:
+        return RIDGES[0]
+    eigen = np.linalg.eigh(F[:half].T @ F[:half])
+    S = side.transposed_times(y[:half], z[:half], F[:half]).T
+    scores = []
+    for rho in RIDGES:
+        E, R = directions(eigen, S, rho, r, rng)
+        scores.append(cosine(F[half:] @ R, side.times(y[half:], z[half:], E)))
+    return RIDGES[_choice(np.array(scores))]
+
+
+def _choice(scores: Matrix) -> int:
+    """Place of the smallest ridge whose score is near the best."""
+    return int(np.argmax(scores >= scores.max() - TOLERANCE * abs(scores.max())))
+
+
+def _anchors(x: Matrix, m: int, rng: np.random.Generator) -> Matrix:
+    """m anchors from rows of length 1: rows at random, or all of them and means of random pairs."""
+    if len(x) >= m:
+        A = x[np.sort(rng.choice(len(x), m, replace=False))]
+    else:
+        i, j = rng.integers(len(x), size=(2, m - len(x)))
+        A = np.vstack([x, (x[i] + x[j]) / 2])
+    return _as_stored(A)
+
+
+def _as_stored(A: Matrix) -> Matrix:
+    """A rounded to the float32 that is kept on disk: a reopened index must map as this one."""
+    return A.astype(np.float32).astype(np.float64)

@@ -1,0 +1,108 @@
+"""What a commit changes in the catalogue's tables, with their sums carried along."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from . import cell_types
+from .database import where_in
+from .table_checksums import TableChecksums
+
+#: (column, tag, count, vector)
+TagRow = tuple[int | None, str, int, bytes | None]
+#: A row of `items`: row, id, key, tags as JSON, round.
+ItemRow = tuple[int, int, str | None, str | None, int]
+
+
+class CatalogWriter:
+    """The tables of one catalogue within a transaction; `close` it before the COMMIT."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._run = connection
+        self._sums = TableChecksums(connection)
+
+    def add_round(self, row: tuple[Any, ...]) -> None:
+        """One more row of `rounds`."""
+        places = ", ".join("?" * len(row))
+        self._run.execute(f"INSERT INTO rounds VALUES ({places})", row)  # noqa: S608
+        self._sums.change("rounds", new=[row])
+
+    def add_items(self, rows: Sequence[ItemRow]) -> None:
+        """New live items."""
+        self._run.executemany("INSERT INTO items (row, id, key, tags, round) VALUES (?, ?, ?, ?, ?)", rows)
+        self._sums.change("items", new=rows)
+
+    def retire(self, rows: Sequence[ItemRow], number: int) -> None:
+        """Items that round `number` removes; their old rows stay for readers of older states."""
+        gone = [(*row, number) for row in rows]
+        self._run.executemany("DELETE FROM items WHERE id = ?", ((id_,) for _, id_, *_ in rows))
+        self._run.executemany(
+            "INSERT INTO removed (row, id, key, tags, round, removed) VALUES (?, ?, ?, ?, ?, ?)", gone
+        )
+        self._sums.change("items", gone=rows)
+        self._sums.change("removed", new=gone)
+        ids = [id_ for _, id_, *_ in rows]
+        select = "SELECT id, round, bits FROM tag_outliers WHERE id IN"
+        self._sums.change(
+            "tag_outliers",
+            gone=cell_types.all_typed(
+                "tag_outliers", where_in(self._run, select, ids), cell_types.TAG_OUTLIER
+            ),
+        )
+        self._run.executemany("DELETE FROM tag_outliers WHERE id = ?", ((id_,) for id_ in ids))
+
+    def add_tag_outliers(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Items (id, round, bits) whose code and features agree least."""
+        self._run.executemany("INSERT INTO tag_outliers (id, round, bits) VALUES (?, ?, ?)", rows)
+        self._sums.change("tag_outliers", new=rows)
+
+    def put_tags(self, rows: Sequence[tuple[str, int | None, int, bytes | None]], number: int) -> None:
+        """New and changed tags (tag, column, count, vector), and what round `number` found in their place."""
+        now = {tag: (tag, column, count) for tag, column, count, _ in rows}
+        select = 'SELECT tag, "column", count FROM tags WHERE tag IN'
+        found = cell_types.all_typed("tags", where_in(self._run, select, now), cell_types.TAG)
+        were = {tag: (tag, column, count) for tag, column, count in found}
+        self._run.executemany(
+            'INSERT INTO tags (tag, "column", count) VALUES (?, ?, ?) ON CONFLICT (tag) '
+            'DO UPDATE SET "column" = excluded."column", count = excluded.count',
+            now.values(),
+        )
+        self._sums.change("tags", gone=were.values(), new=now.values())
+        # A vector comes with the column, and stays.
+        placed = {tag for tag, column, _ in found if column is not None}
+        new = ((tag, vector) for tag, column, _, vector in rows if column is not None and tag not in placed)
+        vectors = {tag: vector for tag, vector in new if vector is not None}
+        self._run.executemany("INSERT INTO vectors (tag, vector) VALUES (?, ?)", vectors.items())
+        self._sums.change("vectors", new=vectors.items())
+        if now:
+            undo = number, json.dumps([were.get(tag, (tag, None, None)) for tag in now])
+            self._run.execute("INSERT INTO undo (round, tags) VALUES (?, ?)", undo)
+            self._sums.change("undo", new=[undo])
+
+    def forget_undo(self, restorable: int) -> None:
+        """Drop what no rollback can need: it would go back beyond round `restorable`."""
+        found = self._run.execute("SELECT round, tags FROM undo WHERE round <= ?", (restorable,))
+        self._sums.change("undo", gone=cell_types.all_typed("undo", found, cell_types.UNDO))
+        self._run.execute("DELETE FROM undo WHERE round <= ?", (restorable,))
+
+    def spend(self, digests: Sequence[bytes]) -> None:
+        """Ids that are erased and not to be used again; some may be known as such."""
+        rows = [(digest,) for digest in sorted(digests)]
+        known = where_in(self._run, "SELECT digest FROM spent WHERE digest IN", sorted(digests))
+        self._sums.change("spent", gone=known, new=rows)
+        self._run.executemany("INSERT OR IGNORE INTO spent VALUES (?)", rows)
+
+    def check(self, *tables: str) -> None:
+        """DatabaseError for a table that is not as it was written."""
+        self._sums.check(*tables)
+
+    def renew(self, *tables: str) -> None:
+        """Tables that were changed as a whole are summed anew."""
+        self._sums.renew(*tables)
+
+    def close(self) -> None:
+        """Store the sums."""
+        self._sums.store()

@@ -1,0 +1,43 @@
+"""Make the files beside the catalogue agree with it: finish, or take back, what a writer that died began."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from . import codefile, files, schema
+from .records import Snapshot, State
+
+#: Files that writers make, under all their names; everything else in the folder is not ours.
+_MADE = re.compile(
+    rf"(model-\d+\.npz|{re.escape(schema.ANCHORS)})({re.escape(files.TEMPORARY)})?"
+    rf"|({re.escape(schema.CODES)}|{re.escape(schema.IDS)})\.\d+"
+    rf"|{schema.ANN_FILE}({re.escape(files.TEMPORARY)})?"
+)
+
+
+def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
+    """Needs the writer lock. What is committed and still pending takes its place; the rest of it goes."""
+    renamed = False
+    for name in (schema.CODES, schema.IDS):
+        waiting = folder / schema.pending(name, state.generation)
+        if state.generation and files.plain(waiting):
+            with files.step(f"rename {name}"):
+                waiting.replace(folder / name)
+            renamed = True
+    if renamed:
+        files.sync_folder(folder)
+    codefile.settle(folder / schema.CODES, d, committed.rows)
+    files.truncate(folder / schema.IDS, 8 * committed.rows)
+    for path in strays(folder, state):
+        with files.step(f"remove {path.name}"):
+            path.unlink()
+
+
+def strays(folder: Path, state: State) -> list[Path]:
+    """Plain files of ours that the committed state does not have, by name; nobody made a folder or a link."""
+    keep = {*state.models, *([schema.ANCHORS] if state.anchors else []), *(it.name for it in state.derived)}
+    with os.scandir(folder) as entries:
+        found = [it.name for it in entries if _MADE.fullmatch(it.name) and it.is_file(follow_symlinks=False)]
+    return [folder / name for name in sorted(found) if name not in keep]

@@ -1,0 +1,1 @@
+"""Tags: lists of them, the vocabulary that grows, vectors of words."""

@@ -1,0 +1,268 @@
+"""What users typed, as the solver wants it: tags made equal, a vocabulary that grows, and Y and Z of a chunk.
+
+A vocabulary is a value. `Vocabulary.learn` returns a new one; columns are only ever appended and a tag's
+vector never changes, so that the statistics of earlier rounds stay true.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from woh_faiss.errors import InputError, StoreError
+
+from .tag_vectors import fill_with_means, mean_vectors, trained
+
+if TYPE_CHECKING:
+    from .tag_lists import TagLists
+    from .word_vectors import WordVectors
+
+#: White space, underscores, hyphens and the dashes that phones and word processors put in their place.
+_SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015\u2212]+")
+
+
+@lru_cache(1 << 16)  # a stream repeats its tags
+def normalise(tag: str) -> str:
+    """The form in which tags are compared: ``New_York``, ``new-york`` and ``ｎｅｗ  york`` are ``new york``.
+
+    Unicode NFKC and casefolding, repeated until neither changes anything (one can undo the other), then
+    runs of white space, underscores and hyphens as one space, none at the ends; '' if nothing is left.
+    Applying it twice changes nothing.
+    """
+    while (folded := unicodedata.normalize("NFKC", tag.casefold())) != tag:
+        tag = folded
+    return _SEPARATORS.sub(" ", tag).strip(" ")
+
+
+def normalised(tags: TagLists) -> list[list[str]]:
+    """Each item's different normalised tags in the order they were typed, for the catalogue."""
+    names, rows, local = _distinct(tags)
+    words = [names[place] for place in local.tolist()]
+    return [words[a:b] for a, b in pairwise(_ends(rows, len(tags)).tolist())]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a chunk its tags and their vectors cover.
+
+    Attributes
+    ----------
+    tags_new : int
+        Tags admitted with this chunk.
+    tags_total : int
+        Tags admitted so far.
+    tags_with_vector : int
+        Those of `tags_new` whose vector is their own, from a file or learned, and not a mean of others.
+    items, items_tagged : int
+        Items of the chunk, and those that carry an admitted tag.
+    """
+
+    tags_new: int
+    tags_total: int
+    tags_with_vector: int
+    items: int
+    items_tagged: int
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Which tags count, and a vector for each.
+
+    Attributes
+    ----------
+    min_count : int
+        A tag is admitted in the chunk in which its count reaches this.
+    tags : tuple of c str
+        Admitted tags, column j's at place j; those admitted together by falling count, then by alphabet.
+    E : (c, f) float64
+        A vector an admitted tag; read-only.
+    counts : dict
+        Items that carried a tag so far, for every normalised tag ever seen.
+    """
+
+    min_count: int
+    tags: tuple[str, ...] = ()
+    E: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
+    counts: dict[str, int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.E.flags.writeable = False
+
+    @property
+    def f(self) -> int:
+        """Width of a vector; 0 until the first tag is admitted."""
+        return int(self.E.shape[1])
+
+    @property
+    def df(self) -> NDArray[np.float64]:
+        """Items that carried each admitted tag so far: (c,)."""
+        return np.array([self.counts[tag] for tag in self.tags], np.float64)
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {tag: column for column, tag in enumerate(self.tags)}
+
+    def learn(
+        self, tags: TagLists, vectors: WordVectors | None, *, seed: int, vector_size: int
+    ) -> tuple[Vocabulary, Coverage, list[str]]:
+        """The vocabulary after one more chunk, what it covers, and the tags whose count changed.
+
+        A newly admitted tag gets its vector from `vectors`. Where they are not given or don't know it
+        (or know it as zeros), it gets the mean vector of the tags it occurs with in this chunk, each
+        weighted by how often; else the mean of all tags, weighted by their counts; else zeros. Only
+        tags that have a vector by then, and not zeros, enter these means.
+
+        If there are neither `vectors` nor admitted tags yet, vectors are learned from the chunk itself;
+        see `tag_vectors.trained`.
+
+        Parameters
+        ----------
+        seed : int
+            Of that learning; 0 or more.
+        vector_size : int
+            Its width f.
+
+        Raises
+        ------
+        InputError
+            `vectors` have another width than the vocabulary.
+        """
+        if vectors is not None and self.f and vectors.f != self.f:
+            raise InputError(
+                f"word vectors {vectors.path} have {vectors.f} numbers each, the vocabulary was begun with "
+                f"{self.f}; give a file of that width, or none"
+            )
+        names, rows, local = _distinct(tags)
+        seen = {
+            name: k
+            for name, k in zip(names, np.bincount(local, minlength=len(names)).tolist(), strict=True)
+            if k
+        }
+        counts = {**self.counts, **{name: self.counts.get(name, 0) + k for name, k in seen.items()}}
+        new = sorted(
+            (name for name in seen if counts[name] >= self.min_count and name not in self._columns),
+            key=lambda name: (-counts[name], name),
+        )
+        grown = Vocabulary(self.min_count, self.tags + tuple(new), self.E, counts)
+        Y = grown._incidence(len(tags), names, rows, local)
+        own = 0
+        if new and vectors is None and not self.tags:
+            E, own = trained(Y, grown.tags, new, seed=seed, vector_size=vector_size)
+            grown = Vocabulary(self.min_count, grown.tags, E, counts)
+        elif new:
+            f = self.f if vectors is None else vectors.f
+            E = np.concatenate([self.E.reshape(len(self.tags), f), np.zeros((len(new), f))])
+            for column, tag in enumerate(new, len(self.tags)):
+                if vectors is not None and (vector := vectors.lookup(tag)) is not None:
+                    E[column] = vector
+            own = int(E[len(self.tags) :].any(axis=1).sum())
+            fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=len(self.tags))
+            grown = Vocabulary(self.min_count, grown.tags, E, counts)
+        tagged = int(np.count_nonzero(np.diff(Y.indptr)))
+        return grown, Coverage(len(new), len(grown.tags), own, len(tags), tagged), list(seen)
+
+    def incidence(self, tags: TagLists) -> csr_array:
+        """Y (n, c) of n items: float64 CSR of 0 and 1, sorted columns, none twice."""
+        return self._incidence(len(tags), *_distinct(tags))
+
+    def matrices(self, tags: TagLists) -> tuple[csr_array, NDArray[np.float64], NDArray[np.bool_]]:
+        """Y, Z and which items are known, for n items.
+
+        Returns
+        -------
+        Y : (n, c) float64 CSR
+            See `incidence`.
+        Z : (n, f) float64
+            See `tag_vectors.mean_vectors`.
+        known : (n,) bool
+            The item carries at least one admitted tag.
+        """
+        Y = self.incidence(tags)
+        return Y, mean_vectors(Y, self.E), np.diff(Y.indptr) > 0
+
+    def rows(self, tags: Iterable[str] | None = None) -> list[tuple[int | None, str, int, bytes | None]]:
+        """(column, tag, count, vector) of the given tags, or of all ever seen, for the catalogue.
+
+        The vector is f little-endian float64, so that `from_rows` gives back the same numbers; column
+        and vector are None for a tag that is not admitted yet.
+        """
+        out: list[tuple[int | None, str, int, bytes | None]] = []
+        for tag in self.counts if tags is None else tags:
+            column = self._columns.get(tag)
+            vector = None if column is None else self.E[column].astype("<f8").tobytes()
+            out.append((column, tag, self.counts[tag], vector))
+        return out
+
+    @classmethod
+    def from_rows(
+        cls, rows: Iterable[tuple[int | None, str, int, bytes | None]], min_count: int, f: int = 0
+    ) -> Vocabulary:
+        """The vocabulary whose `rows`, in any order, these are.
+
+        `f` is the width expected of the vectors; 0 takes any.
+
+        Raises
+        ------
+        StoreError
+            Columns are not 0..c-1, or vectors are not all of one width.
+        """
+        rows = list(rows)
+        admitted = sorted(
+            (column, tag, vector or b"") for column, tag, _, vector in rows if column is not None
+        )
+        if [column for column, *_ in admitted] != list(range(len(admitted))):
+            raise StoreError("the catalogue's tag columns do not run from 0 without gaps; restore the index")
+        widths = {len(vector) for *_, vector in admitted} | ({8 * f} if f else set())
+        if len(widths) > 1 or any(width % 8 or not width for width in widths):
+            raise StoreError(
+                f"the catalogue's tag vectors have {sorted(widths)} bytes, expected one multiple of 8; "
+                "restore the index"
+            )
+        E = np.frombuffer(b"".join(vector for *_, vector in admitted), "<f8").astype(np.float64)
+        if not np.isfinite(E).all():
+            raise StoreError("the catalogue's tag vectors are not finite; restore the index")
+        return cls(
+            min_count,
+            tuple(tag for _, tag, _ in admitted),
+            E.reshape(len(admitted), widths.pop() // 8 if widths else 0),
+            {tag: count for _, tag, count, _ in rows},
+        )
+
+    def _incidence(
+        self, n: int, names: Sequence[str], rows: NDArray[np.int64], local: NDArray[np.int64]
+    ) -> csr_array:
+        """Y (n, c) of the entries that `_distinct` gives; tags without a column are left out."""
+        columns = np.array([self._columns.get(name, -1) for name in names], np.int64)[local]
+        kept = columns >= 0
+        rows, columns = rows[kept], columns[kept]
+        order = np.lexsort((columns, rows))
+        return csr_array((np.ones(len(order)), columns[order], _ends(rows, n)), shape=(n, len(self.tags)))
+
+
+def _distinct(tags: TagLists) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """Normalised names, and an entry (item, place in names) for each different tag of an item, as typed."""
+    places: dict[str, int] = {}
+    place_of = np.array(
+        [places.setdefault(name, len(places)) if name else -1 for name in map(normalise, tags.names)],
+        np.int64,
+    )
+    local = place_of[tags.indices]
+    rows = np.repeat(np.arange(len(tags)), np.diff(tags.indptr))
+    rows, local = rows[local >= 0], local[local >= 0]
+    _, first = np.unique(rows * max(len(places), 1) + local, return_index=True)
+    first.sort()
+    return list(places), rows[first], local[first]
+
+
+def _ends(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """CSR row pointers (n + 1,) of entries in these rows."""
+    return np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n))))
