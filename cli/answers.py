@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from woh_faiss import Chunk, WOHIndex, WordVectors
-    from woh_faiss.index.reader import Neighbour
+    from woh_faiss.index.neighbours import Neighbour
     from woh_faiss.integrations.remote import Remote
     from woh_faiss.store import Item
 
@@ -73,7 +73,7 @@ class SearchOptions:
     allow: Sequence[int] | None = None
     deny: Sequence[int] | None = None
     remote: Remote | None = None
-    through: str | None = None
+    ann: str | None = None
 
     def search(self, index: WOHIndex, asked: QueryBatch, rows: range) -> tuple[Any, Any]:
         """Distances or scores, and ids, of some of the queries: a row each."""
@@ -92,7 +92,7 @@ class SearchOptions:
         if self.radius is None:
             if asked.item is not None:
                 return index.search_ids([asked.item.id], self.k, **among)
-            return index.search(np.asarray(xq), self.k, rerank=self.rerank, ann=self.through, **among)
+            return index.search(np.asarray(xq), self.k, rerank=self.rerank, ann=self.ann, **among)
         if asked.item is not None:
             lims, D, I = index.range_search_ids([asked.item.id], self.radius + 1, **among)
         else:

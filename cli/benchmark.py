@@ -22,7 +22,7 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
 @click.command()
 @click.argument("places", nargs=-1, required=True, metavar="DATA...")
 @click.option(
-    "--set",
+    "--dataset",
     "name",
     type=click.Choice(["files", "mirflickr25k", "nus-wide", "mat", "synthetic"]),
     default="files",
@@ -50,7 +50,7 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
     show_default=True,
     help="Uses before a tag is learned from.",
 )
-@click.option("--tagged", is_flag=True, help="Leave items without tags out.")
+@click.option("--tagged-only", "tagged", is_flag=True, help="Leave items without tags out.")
 @click.option(
     "--vary",
     multiple=True,
@@ -97,8 +97,8 @@ def benchmark(
 ) -> None:
     """Compare WOH with other methods on labelled DATA.
 
-    DATA are chunk files; or, by --set, the folder and the features of MIRFlickr-25K or NUS-WIDE, a hashing
-    paper's .mat file, or a number of made-up items.
+    DATA are chunk files; or, by --dataset, the folder and the features of MIRFlickr-25K or NUS-WIDE, a
+    hashing paper's .mat file, or a number of made-up items.
 
     Each method learns the same stream from the same tags; labels only measure. MAP after every round as in
     evaluate, precision and recall of the first hits, seconds of training. What is measured is kept in the
@@ -111,7 +111,7 @@ def benchmark(
     \b
     Example:
         woh-index benchmark corel5k.npz --methods woh,sdh,itq --bits 16,64 --seeds 1 -o report
-        woh-index benchmark --set mirflickr25k mirflickr vgg.npy --paper --published table1.csv -o report
+        woh-index benchmark --dataset mirflickr25k mirflickr vgg.npy --paper --published table1.csv -o report
     """
     from woh_faiss.evaluation.benchmark import Records, Setting, cells, measure, write
     from woh_faiss.evaluation.benchmark import paper as papers
@@ -139,7 +139,7 @@ def benchmark(
     if paper and not own:
         data = prepared(data, min_count=min_count, word_vectors=vectors)
     elif tagged and own:
-        raise click.UsageError("--tagged does not go with a set that brings its own split")
+        raise click.UsageError("--tagged-only does not go with a set that brings its own split")
     elif tagged and data.tags is not None:
         data = data.rows(data.tags.indptr[1:] > data.tags.indptr[:-1])
     setting = Setting(n_chunks, queries, min_count, size, own)

@@ -11,7 +11,6 @@ import click
 
 from .errors import one_line_errors
 from .options import (
-    again_option,
     chunk_size_option,
     chunks_argument,
     column_options,
@@ -21,6 +20,7 @@ from .options import (
     on_duplicate_option,
     progress,
     say,
+    skip_option,
     word_vectors_option,
 )
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
 @click.option(
-    "--first",
+    "--max-chunks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Learn the first N chunks only; 'update' with the same inputs goes on.",
+    help="Learn N chunks only; 'update' with the same inputs goes on.",
 )
 @max_memory_option
 @one_line_errors
@@ -52,7 +52,7 @@ def build(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
-    first: int | None,
+    max_chunks: int | None,
 ) -> None:
     """Make a new index and learn each CHUNK; the first ones together, until round 1 has 2,000 items.
 
@@ -64,11 +64,11 @@ def build(
     \b
     Example:
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
-        woh-index build photos.parquet --first 1 && woh-index update photos.parquet
+        woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
     inputs = opened(chunks, columns, chunk_size, learn=True)
-    total = len(inputs) if first is None else min(first, len(inputs))
-    learn_anew(islice(inputs, first), total, index_path, config, word_vectors)
+    total = len(inputs) if max_chunks is None else min(max_chunks, len(inputs))
+    learn_anew(islice(inputs, max_chunks), total, index_path, config, word_vectors)
 
 
 def opened(
@@ -107,7 +107,7 @@ def learn_anew(
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
 @on_duplicate_option
-@again_option
+@skip_option
 @max_memory_option
 @one_line_errors
 def update(
@@ -117,7 +117,7 @@ def update(
     chunk_size: int | None,
     columns: dict[str, str | None],
     on_duplicate: OnDuplicate,
-    again: bool,
+    no_skip: bool,
 ) -> None:
     """Learn each CHUNK as one more round and append its codes; CHUNKs are as for build.
 
@@ -135,7 +135,9 @@ def update(
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=True)
-        done = index.extend(inputs, word_vectors=vectors, on_duplicate=on_duplicate, again=again, note=say)
+        done = index.extend(
+            inputs, word_vectors=vectors, on_duplicate=on_duplicate, skip_known=not no_skip, note=say
+        )
         for round_ in progress(done, len(inputs)):
             report(round_)
 
@@ -146,7 +148,7 @@ def update(
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
 @on_duplicate_option
-@again_option
+@skip_option
 @max_memory_option
 @one_line_errors
 def add(
@@ -155,7 +157,7 @@ def add(
     chunk_size: int | None,
     columns: dict[str, str | None],
     on_duplicate: OnDuplicate,
-    again: bool,
+    no_skip: bool,
 ) -> None:
     """Encode each CHUNK with the newest hash function and append its codes; no tags are needed.
 
@@ -169,7 +171,7 @@ def add(
 
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=False)
-        done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, again=again, note=say)
+        done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, skip_known=not no_skip, note=say)
         for round_ in progress(done, len(inputs)):
             report(round_)
 

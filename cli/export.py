@@ -1,4 +1,4 @@
-"""woh-index export and derive: other Faiss indexes of the same codes."""
+"""woh-index export and build-ann: other Faiss indexes of the same codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("flat", "idmap2", "ivf", "hnsw", "multihash")
 
 
 def _parameters(_context: click.Context, _parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, int]:
-    """NAME=NUMBER of --set, for a click callback."""
+    """NAME=NUMBER of --param, for a click callback."""
     found = {}
     for pair in pairs:
         name, _, number = pair.partition("=")
@@ -28,8 +28,8 @@ def _parameters(_context: click.Context, _parameter: click.Parameter, pairs: Seq
     return found
 
 
-set_option = click.option(
-    "--set",
+param_option = click.option(
+    "--param",
     "parameters",
     multiple=True,
     metavar="NAME=NUMBER",
@@ -42,7 +42,7 @@ set_option = click.option(
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
-    "--as",
+    "--type",
     "kind",
     type=click.Choice(KINDS),
     default="idmap2",
@@ -50,7 +50,7 @@ set_option = click.option(
     help="flat and idmap2 answer exactly, the others look at a part of the codes only; flat has positions "
     "for ids.",
 )
-@set_option
+@param_option
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
 @index_option
 @json_option
@@ -66,7 +66,7 @@ def export(
     \b
     Example:
         woh-index export photos.faiss
-        woh-index export photos-ivf.faiss --type ivf --set nprobe=32
+        woh-index export photos-ivf.faiss --type ivf --param nprobe=32
     """
     from woh_faiss import WOHIndex
 
@@ -84,12 +84,14 @@ def export(
 
 @click.command()
 @click.argument("kind", required=False, type=click.Choice(KINDS[2:]))
-@set_option
+@param_option
 @click.option("--drop", is_flag=True, help="Remove the approximate index of KIND, or all of them.")
 @index_option
 @json_option
 @one_line_errors
-def derive(kind: str | None, parameters: dict[str, int], drop: bool, index_path: Path, as_json: bool) -> None:
+def build_ann(
+    kind: str | None, parameters: dict[str, int], drop: bool, index_path: Path, as_json: bool
+) -> None:
     """Make an index of KIND for query --ann, which looks at a part of the codes only.
 
     It is faster among millions of items, and may miss some of the nearest: the recall among the 10 nearest is
@@ -98,21 +100,21 @@ def derive(kind: str | None, parameters: dict[str, int], drop: bool, index_path:
     \b
     Example:
         woh-index build-ann ivf
-        woh-index build-ann multihash --set nhash=3 --set nflip=2
+        woh-index build-ann multihash --param nhash=3 --param nflip=2
         woh-index build-ann --drop
     """
     if kind is None and not drop:
         raise click.UsageError("give a KIND, or --drop")
     if drop and (parameters or as_json):
-        raise click.UsageError("--drop takes no --set and no --json")
+        raise click.UsageError("--drop takes no --param and no --json")
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
         if drop:
             gone = index.drop_ann(kind)
-            say(f"dropped: {', '.join(gone)}" if gone else "nothing was derived")
+            say(f"dropped: {', '.join(gone)}" if gone else "there was none")
             return
-        made = index.derive(str(kind), **parameters)
+        made = index.build_ann(str(kind), **parameters)
     if as_json:
         print_json(asdict(made))
         return

@@ -18,15 +18,15 @@ COMMANDS = {
     "build": "build",
     "update": "build",
     "add": "build",
-    "import": "importing",
-    "remove": "life",
+    "import": "import_faiss",
+    "remove": "maintenance",
     "query": "query",
     "info": "info",
-    "verify": "life",
-    "backup": "life",
-    "compact": "life",
-    "rollback": "life",
-    "derive": "export",
+    "verify": "maintenance",
+    "backup": "maintenance",
+    "compact": "maintenance",
+    "rollback": "maintenance",
+    "build-ann": "export",
     "export": "export",
     "evaluate": "evaluate",
     "benchmark": "benchmark",
@@ -65,7 +65,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name]}", __package__)
-        command: click.Command = getattr(module, cmd_name + "_" * iskeyword(cmd_name))
+        command: click.Command = getattr(module, cmd_name.replace("-", "_") + "_" * iskeyword(cmd_name))
         return command
 
 

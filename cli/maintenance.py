@@ -18,12 +18,11 @@ from .options import index_option, json_option, max_memory_option, print_json, p
 @click.argument("ids", nargs=-1, metavar="[ID]...", type=int)
 @click.option("--key", "keys", multiple=True, help="Key of an item; may be given many times.")
 @click.option(
-    "--from",
-    "source",
+    "--ids-file",
     type=click.File(encoding="utf-8"),
     help="File with one id a line, - for stdin; empty lines are skipped.",
 )
-@click.option("--keys", "lines_are_keys", is_flag=True, help="Read the lines of --from as keys, not as ids.")
+@click.option("--keys-file", type=click.File(encoding="utf-8"), help="The same with one key a line.")
 @click.option("--ignore-missing", is_flag=True, help="Leave out what is not in the index.")
 @index_option
 @max_memory_option
@@ -31,8 +30,8 @@ from .options import index_option, json_option, max_memory_option, print_json, p
 def remove(
     ids: Sequence[int],
     keys: Sequence[str],
-    source: TextIO | None,
-    lines_are_keys: bool,
+    ids_file: TextIO | None,
+    keys_file: TextIO | None,
     ignore_missing: bool,
     index_path: Path,
 ) -> None:
@@ -44,20 +43,17 @@ def remove(
     \b
     Example:
         woh-index remove 17 42 --key photos/old.jpg
-        woh-index remove --from gone.txt --keys --ignore-missing
+        woh-index remove --keys-file gone.txt --ignore-missing
     """
-    if lines_are_keys and source is None:
-        raise click.UsageError("--keys says how the lines of --from are read; give --from FILE")
-    if not ids and not keys and source is None:
-        raise click.UsageError("give an ID, --key or --from FILE")
+    if not (ids or keys or ids_file or keys_file):
+        raise click.UsageError("give an ID, --key, --ids-file or --keys-file")
     from woh_faiss import WOHIndex
 
     wanted, named = list(ids), list(keys)
-    if source is not None:
-        if lines_are_keys:
-            named += [line for _, line in id_files.lines(source)]
-        else:
-            wanted += id_files.ids(source, "; --keys reads lines as keys")
+    if keys_file is not None:
+        named += [line for _, line in id_files.lines(keys_file)]
+    if ids_file is not None:
+        wanted += id_files.ids(ids_file, "; keys go into --keys-file")
     with WOHIndex.open(index_path) as index:
         removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing)
         say(f"{_items(removed)} removed; {index.ntotal:,} items in all")

@@ -58,10 +58,8 @@ on_duplicate_option = click.option(
 )
 
 
-again_option = click.option(
-    "--no-skip",
-    is_flag=True,
-    help="Take chunks in that are in the index already, too; else they are skipped.",
+skip_option = click.option(
+    "--no-skip", is_flag=True, help="Take in chunks that are in the index already; else they are skipped."
 )
 
 

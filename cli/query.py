@@ -52,7 +52,7 @@ from .options import (
 @click.option("--database", metavar="URL", help="Search where `push` sent the codes to.")
 @click.option(
     "--ann",
-    help="Look at a part of the codes only, by what derive made: ivf, hnsw or multihash; QUERIES only.",
+    help="Look at a part of the codes only, by what build-ann made: ivf, hnsw or multihash; QUERIES only.",
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(
@@ -78,8 +78,8 @@ def query(
     deny: TextIO | None,
     explain: bool,
     rerank: int | None,
-    engine: str | None,
-    through: str | None,
+    database: str | None,
+    ann: str | None,
     html: Path | None,
     images: Path | None,
     as_json: bool,
@@ -90,8 +90,8 @@ def query(
     those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
     neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. With --html a page takes
     the table's place: one file that shows each query and its neighbours, with the pictures that keys are
-    paths of in the folder --images. With --database a database searches; all else stays the same. Answers come
-    as they are found, some queries at a time; Ctrl-C ends them.
+    paths of in the folder --images. With --database a database searches; all else stays the same. Answers
+    come as they are found, some queries at a time; Ctrl-C ends them.
 
     \b
     Example:
@@ -113,9 +113,9 @@ def query(
     if radius is not None and context.get_parameter_source("k") is not ParameterSource.DEFAULT:
         raise click.UsageError("give -k or --radius, not both")
     filtered = allow is not None or deny is not None
-    if engine is not None and (rerank or radius is not None or tags is not None or filtered or through):
+    if database is not None and (rerank or radius is not None or tags is not None or filtered or ann):
         raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
-    if through is not None and (queries is None or tags is not None or radius is not None):
+    if ann is not None and (queries is None or tags is not None or radius is not None):
         raise click.UsageError("--ann finds the K nearest of QUERIES: not with --radius, --id, --key, --tags")
     if images is not None and html is None:
         raise click.UsageError("--images goes with --html")
@@ -133,13 +133,13 @@ def query(
         some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
         vectors = WordVectors.open(word_vectors) if word_vectors and tags is not None else None
         remote = None
-        if engine is not None:
+        if database is not None:
             from woh_faiss.integrations.remote import Remote
 
-            remote = opened.enter_context(Remote(index, engine))
+            remote = opened.enter_context(Remote(index, database))
             if note := remote.note():
                 say(f"note: {note}")
-        how = SearchOptions(some, radius, rerank, vectors, only, never, remote, through)
+        how = SearchOptions(some, radius, rerank, vectors, only, never, remote, ann)
         chunk = None if queries is None else read_chunk(queries)
         if key is not None:
             item_id = index.id_of(key)

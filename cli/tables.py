@@ -82,8 +82,8 @@ def print_info(facts: dict[str, Any]) -> None:
     summary.add_row("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen")
     summary.add_row("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"]))
     summary.add_row("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items()))
-    for made in facts["derived"]:
-        summary.add_row(f"derived {made['kind']}", _derived(made))
+    for made in facts["ann"]:
+        summary.add_row(f"approximate {made['kind']}", _ann(made))
     out.print(summary)
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("round", "kind", "items", "learned", "ntotal", "seconds"):
@@ -113,7 +113,7 @@ def print_info(facts: dict[str, Any]) -> None:
         out.print(table)
 
 
-def _derived(made: dict[str, Any]) -> str:
+def _ann(made: dict[str, Any]) -> str:
     """An approximate index in a line."""
     text = ", ".join(f"{name} {value}" for name, value in made["parameters"].items())
     text += f"; recall@10 {made['recall']:.3f} after round {made['round']}"

@@ -197,11 +197,11 @@ def test_the_command_measures_what_is_missing_and_reports_all(files, monkeypatch
         (["--methods", "woh,nope"], 1, "unknown methods nope"),
         (["--vary", "alpha"], 2, "not of the form"),
         (
-            ["--set", "mirflickr25k"],
+            ["--dataset", "mirflickr25k"],
             1,
             "1 arguments were given for mirflickr25k, expected FOLDER and FEATURES",
         ),
-        (["--set", "synthetic"], 1, "is 'all.npz', expected a whole number"),
+        (["--dataset", "synthetic"], 1, "is 'all.npz', expected a whole number"),
         (["--vary", "nope=1"], 1, "cannot vary nope"),
         (["--queries", "600"], 1, "at most half"),
     ],
@@ -240,13 +240,13 @@ def test_the_objective_falls_with_the_iterations(chunk):
 def test_other_sets_are_measured_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--methods", "woh,lsh", "--bits", 8, "--seeds", 1, "--chunks", 2, "--queries", 40, "-o", "rep"]
-    done = run("benchmark", "--set", "synthetic", 400, *flags)
+    done = run("benchmark", "--dataset", "synthetic", 400, *flags)
     assert done.stderr.count("measured") == 2
-    again = run("benchmark", "--set", "synthetic", 400, *flags)
+    again = run("benchmark", "--dataset", "synthetic", 400, *flags)
     assert "2 of 2 cells were there" in again.stderr
     page = (tmp_path / "rep" / "report.html").read_text()
     assert "Benchmark on synthetic, 400" in page
-    assert "--set synthetic" in page
+    assert "--dataset synthetic" in page
 
 
 def test_the_command_knows_the_sets_that_can_be_loaded():
@@ -314,7 +314,7 @@ def test_the_papers_experiment_on_a_files_own_split(tmp_path, monkeypatch):
     )
     (tmp_path / "table1.csv").write_text("method,bits,map\nWOH,16,71.5\nSH,16,0.2\nSH,99,0.2\n")
     flags = ["--paper", "--published", "table1.csv", "--ablation", "--bits", 16, "--seeds", 1, "-o", "rep"]
-    done = run("benchmark", "--set", "mat", "set.mat", "--methods", "sh,woh-paper", *flags)
+    done = run("benchmark", "--dataset", "mat", "set.mat", "--methods", "sh,woh-paper", *flags)
     lines = [json.loads(line) for line in (tmp_path / "rep" / "results.jsonl").read_text().splitlines()]
     assert len(lines) == 2 + 4
     for line in lines:
@@ -337,7 +337,7 @@ def test_the_papers_experiment_prepares_other_sets(tmp_path, monkeypatch):
     """Tags under 50 uses go, then items without any; its methods and lengths, unless others are named."""
     monkeypatch.chdir(tmp_path)
     flags = ["--paper", "--methods", "lsh", "--queries", 40, "--seeds", 1, "-o", "rep"]
-    run("benchmark", "--set", "synthetic", 4000, *flags)
+    run("benchmark", "--dataset", "synthetic", 4000, *flags)
     lines = [json.loads(line) for line in (tmp_path / "rep" / "results.jsonl").read_text().splitlines()]
     assert [line["bits"] for line in lines] == [*paper.BITS]
     whole = prepared(concatenate(list(synthetic(4000))), min_count=50)

@@ -458,7 +458,10 @@ def test_too_little_memory_is_one_line(tmp_path, monkeypatch):
 
 
 def test_the_query_path_stays_light():
-    code = "import sys, woh_faiss.inputs.chunk; print([m for m in ('scipy', 'gensim', 'faiss') if m in sys.modules])"
+    code = (
+        "import sys, woh_faiss.inputs.chunk\n"
+        "print([m for m in ('scipy', 'gensim', 'faiss') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

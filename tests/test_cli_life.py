@@ -33,9 +33,9 @@ def test_remove_by_id_key_and_file(here):
     assert (done.stdout, done.stderr) == ("", "4 items removed; 76 items in all\n")
     (here / "ids.txt").write_text("8\r\n\n 9 \n")
     (here / "keys.txt").write_text("\ufeff0/photo 10\n1/photo 1\r\n", encoding="utf-8")
-    assert run("remove", "--from", "ids.txt", 11).stderr == "3 items removed; 73 items in all\n"
-    assert run("remove", "--from", "keys.txt", "--keys").stderr == "2 items removed; 71 items in all\n"
-    assert run("remove", "--from", "-", input="12\n13\n").stderr == "2 items removed; 69 items in all\n"
+    assert run("remove", "--ids-file", "ids.txt", 11).stderr == "3 items removed; 73 items in all\n"
+    assert run("remove", "--keys-file", "keys.txt").stderr == "2 items removed; 71 items in all\n"
+    assert run("remove", "--ids-file", "-", input="12\n13\n").stderr == "2 items removed; 69 items in all\n"
     assert found() == set(range(80)) - {3, 4, 7, 8, 9, 10, 11, 12, 13, 40, 41}
     again = run("remove", 3, 99, 14, code=1)
     assert "id 3, id 99 are not in the index (2 of 3 given)" in again.stderr
@@ -48,12 +48,11 @@ def test_remove_by_id_key_and_file(here):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "give an ID, --key or --from FILE"),
-        (["--keys"], 2, "give --from FILE"),
+        ([], 2, "give an ID, --key, --ids-file or --keys-file"),
         (["seven"], 2, "is not a valid integer"),
-        (["--from", "none.txt"], 2, "none.txt"),
-        (["--from", "bad.txt"], 1, "bad.txt: line 2 is 'x y', expected an id; --keys reads lines as keys"),
-        (["--from", "chunk-0.npz"], 1, "is not UTF-8 text"),
+        (["--keys-file", "none.txt"], 2, "none.txt"),
+        (["--ids-file", "bad.txt"], 1, "bad.txt: line 2 is 'x y', expected an id; keys go into --keys-file"),
+        (["--ids-file", "chunk-0.npz"], 1, "is not UTF-8 text"),
         (["--", "-1"], 1, "id -1 is not in the index (1 of 1 given)"),
         ([2**70], 1, "expected 1-D integers"),
         (["--key", "x"], 1, "key 'x' is not in the index"),

@@ -1,4 +1,4 @@
-"""Approximate indexes: what is found through them, whatever is appended, removed, damaged or killed meanwhile."""
+"""Approximate indexes: what they find, whatever is appended, removed, damaged or killed meanwhile."""
 
 import copy
 import json
@@ -73,7 +73,7 @@ def test_any_appends_removals_and_derivations_against_a_naive_scan(data):
                 live += list(zip(chunk["ids"].tolist(), chunk["codes"], strict=True))
         known = dict(live)
         queries = rng.integers(0, 5, (3, D // 8), np.uint8)
-        for made in store.snapshot.derived:
+        for made in store.snapshot.ann:
             through = store.through(store.view, made.kind)
             newer = {int(id_) for id_ in store.view.ids[made.rows :]}
             looks_everywhere = made.parameters.items() >= EVERYWHERE.get(made.kind, {"": 0}).items()
@@ -115,9 +115,9 @@ def with_ann(tmp_path):
     """An index of 300 items with all kinds beside it, 40 newer items, and some of both removed."""
     with WOHIndex.create(tmp_path / "i.woh", **{**SMALL, "bits": 32, "keep_models": 9}) as index:
         index.update(*tagged(0, n=300))
-        index.derive("ivf", nlist=17, nprobe=17)
-        index.derive("hnsw", ef_search=512)
-        index.derive("multihash", nhash=8, nflip=4)
+        index.build_ann("ivf", nlist=17, nprobe=17)
+        index.build_ann("hnsw", ef_search=512)
+        index.build_ann("multihash", nhash=8, nflip=4)
         index.add(tagged(1)[0])
         index.remove(np.arange(0, 340, 3))
         yield index
@@ -137,11 +137,11 @@ def test_search_and_rerank_through_each_kind(with_ann, kind):
 
 
 def test_what_derive_says_is_kept_and_shown(with_ann):
-    made = with_ann.derive("multihash", nhash=4, b=8, nflip=1)
+    made = with_ann.build_ann("multihash", nhash=4, b=8, nflip=1)
     assert (made.name, made.rows, made.round, made.radius) == ("ann-multihash-4.faiss", 340, 3, 7)
     assert 0 < made.recall <= 1
     with WOHIndex.open(with_ann.path) as again:
-        known = {it["kind"]: it for it in again.info()["derived"]}
+        known = {it["kind"]: it for it in again.info()["ann"]}
     assert known["multihash"]["parameters"] == {"nhash": 4, "b": 8, "nflip": 1}
     assert known["multihash"]["recall"] == made.recall
     assert [known[kind]["behind"] for kind in ("ivf", "hnsw", "multihash")] == [40, 40, 0]
@@ -152,7 +152,7 @@ def test_what_derive_says_is_kept_and_shown(with_ann):
 
 
 def test_the_recall_that_is_kept_is_what_a_naive_look_measures(with_ann):
-    made = with_ann.derive("ivf", nlist=30, nprobe=1)
+    made = with_ann.build_ann("ivf", nlist=30, nprobe=1)
     view = with_ann._store.view
     alive = np.flatnonzero(view.ids % 3)
     live = list(zip(view.ids[alive].tolist(), view.mapped.codes[alive], strict=True))
@@ -183,7 +183,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(with_ann, index):
     assert index.drop_ann() == []
     index.remove(np.arange(40))
     with pytest.raises(InputError, match="there are no items to make ivf of"):
-        index.derive("ivf")
+        index.build_ann("ivf")
     assert not list(index.path.glob("derived*"))
 
 
@@ -204,7 +204,7 @@ def test_compact_rollback_and_drop_take_it_away(with_ann, work):
         before.refresh()
         with pytest.raises(StoreError, match="'woh-index build-ann ivf' makes one"):
             before.search(xq, 5, ann="ivf")
-    made = with_ann.derive("ivf")
+    made = with_ann.build_ann("ivf")
     assert made.name == "ann-ivf-4.faiss"
     assert WOHIndex.verify(with_ann.path) == []
 
@@ -234,7 +234,7 @@ def test_a_damaged_one_is_told_and_the_rest_goes_on(with_ann, kind, damage):
         assert len(faults) == 1
         assert path.name in faults[0]
     if damage != "folder":
-        with_ann.derive(kind)
+        with_ann.build_ann(kind)
         assert WOHIndex.verify(with_ann.path) == []
         with_ann.search(xq, 5, ann=kind)
 
@@ -245,7 +245,7 @@ def test_one_that_lacks_codes_is_found_by_verify(index, monkeypatch):
         faiss_indexes, "built", lambda kind, C, p, ids=None: honest(kind, C ^ np.uint8(2), p, ids)
     )
     for kind in faiss_indexes.SUBLINEAR:
-        index.derive(kind)
+        index.build_ann(kind)
     faults = WOHIndex.verify(index.path)
     assert len(faults) == 3
     for kind, fault in zip(("hnsw", "ivf", "multihash"), sorted(faults), strict=True):
@@ -269,12 +269,12 @@ def test_what_happens_while_it_is_built(index, monkeypatch):
         monkeypatch.setattr(faiss_indexes, "built", built)
 
     meanwhile(lambda writer: writer.add(tagged(3)[0]))
-    assert index.derive("ivf", nlist=3, nprobe=3).rows == 40
+    assert index.build_ann("ivf", nlist=3, nprobe=3).rows == 40
     assert index.ntotal == 80
     assert_array_equal(index.search(tagged(3)[0], 80, ann="ivf"), index.search(tagged(3)[0], 80))
     meanwhile(lambda writer: (writer.remove([3]), writer.compact()))
     with pytest.raises(StoreError, match="was compacted or rolled back while hnsw was derived"):
-        index.derive("hnsw")
+        index.build_ann("hnsw")
     assert not list(index.path.glob("derived*"))
 
 
@@ -308,7 +308,7 @@ def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
     xq = tagged(7, n=6)[0]
     with WOHIndex.create(tmp_path / "i.woh", **SMALL) as writer:
         writer.update(*tagged(0, n=100))
-        writer.derive("ivf", nlist=4, nprobe=4)
+        writer.build_ann("ivf", nlist=4, nprobe=4)
         done, begun, faults, answered = threading.Event(), threading.Barrier(3, timeout=600), [], []
 
         def read():
@@ -331,7 +331,7 @@ def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
         for number in range(5):
             writer.add(tagged(number + 1, n=30)[0])
             writer.remove([number * 7])
-            writer.derive("ivf", nlist=4, nprobe=4)
+            writer.build_ann("ivf", nlist=4, nprobe=4)
         done.set()
         for reader in readers:
             reader.join(600)
@@ -342,7 +342,7 @@ def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
 
 def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
     xq = tagged(7, n=5)[0]
-    index.derive("ivf", nlist=2, nprobe=2)
+    index.build_ann("ivf", nlist=2, nprobe=2)
     with WOHIndex.open(index.path) as reader:
         store, old = reader._store, reader._store.view
         query = old.mapped.codes[:5]
@@ -350,7 +350,7 @@ def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
         reader.refresh()
         reader.search(xq, 3, ann="ivf")  # reads the first
         middle = store.view
-        index.derive("ivf", nlist=2, nprobe=2)
+        index.build_ann("ivf", nlist=2, nprobe=2)
         reader.refresh()
         store._shelf.clear()
         store.view.search(query, 60, ann=store.through(store.view, "ivf"))  # reads the second
@@ -368,11 +368,11 @@ def test_a_full_disk_leaves_what_was_there(index, monkeypatch):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    index.derive("ivf", nlist=2, nprobe=2)
+    index.build_ann("ivf", nlist=2, nprobe=2)
     with monkeypatch.context() as patch:
         patch.setattr(faiss_indexes, "write", full)
         with pytest.raises(StoreError, match="No space left"):
-            index.derive("ivf")
+            index.build_ann("ivf")
     assert [path.name for path in index.path.glob("derived*")] == ["ann-ivf-1.faiss"]
     assert WOHIndex.verify(index.path) == []
     index.search(tagged(7, n=2)[0], 3, ann="ivf")
@@ -423,12 +423,12 @@ def test_a_forked_child_searches_through_it(tmp_path):
     ],
 )
 def test_a_catalogue_that_lies_about_it_is_refused(index, change):
-    index.derive("ivf")
+    index.build_ann("ivf")
     index.close()
     run_ = sqlite3.connect(index.path / "catalog.db")
     (text,) = run_.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
     state = json.loads(text)
-    state["derived"][0] |= change
+    state["ann"][0] |= change
     with run_:
         run_.execute("UPDATE meta SET value = ? WHERE name = 'state'", (json.dumps(state),))
     run_.close()
@@ -441,11 +441,11 @@ def test_the_commands(tmp_path, monkeypatch):
     save_chunk(Path("c.npz"), 0, n=200)
     np.savez("q.npz", features=tagged(8, n=3)[0])
     run("build", "c.npz", "--bits", 32, "--anchors", 10)
-    made = run("derive", "ivf", "--set", "nlist=9", "--set", "nprobe=9")
+    made = run("build-ann", "ivf", "--param", "nlist=9", "--param", "nprobe=9")
     assert made.stdout == "ivf (nlist 9, nprobe 9) of 200 codes; recall@10 1.000\n"
-    record = json.loads(run("derive", "multihash", "--set", "nhash=4", "--json").stdout)
+    record = json.loads(run("build-ann", "multihash", "--param", "nhash=4", "--json").stdout)
     assert (record["kind"], record["rows"], record["radius"]) == ("multihash", 200, 11)
-    assert "nothing missed up to 11 bits" in run("derive", "multihash", "--set", "nhash=4").stdout
+    assert "nothing missed up to 11 bits" in run("build-ann", "multihash", "--param", "nhash=4").stdout
     plain, through = (
         run("query", "q.npz", "-k", 9, "--json", *more).stdout.splitlines() for more in ((), ("--ann", "ivf"))
     )
@@ -459,12 +459,12 @@ def test_the_commands(tmp_path, monkeypatch):
     save_chunk(Path("d.npz"), 1)
     run("add", "d.npz")
     assert "after round 1; 40 newer codes are scanned" in run("info").stdout
-    assert "derive hnsw" in run("query", "q.npz", "--ann", "hnsw", code=1).stderr
+    assert "build-ann hnsw" in run("query", "q.npz", "--ann", "hnsw", code=1).stderr
     for more in (["--id", 3], ["q.npz", "--radius", 3], ["q.npz", "--tags", "sea"]):
         assert "--ann finds the K nearest" in run("query", *more, "--ann", "ivf", code=2).stderr
-    assert "give a KIND, or --drop" in run("derive", code=2).stderr
-    assert "--drop takes no --set" in run("derive", "ivf", "--drop", "--json", code=2).stderr
-    assert run("derive", "ivf", "--drop").stderr == "dropped: ivf\n"
-    assert run("derive", "--drop").stderr == "dropped: multihash\n"
-    assert run("derive", "--drop").stderr == "nothing was derived\n"
+    assert "give a KIND, or --drop" in run("build-ann", code=2).stderr
+    assert "--drop takes no --param" in run("build-ann", "ivf", "--drop", "--json", code=2).stderr
+    assert run("build-ann", "ivf", "--drop").stderr == "dropped: ivf\n"
+    assert run("build-ann", "--drop").stderr == "dropped: multihash\n"
+    assert run("build-ann", "--drop").stderr == "nothing was derived\n"
     assert not list(Path("index.woh").glob("derived*"))

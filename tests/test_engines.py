@@ -15,7 +15,8 @@ from woh_faiss import WOHIndex
 from woh_faiss.errors import EngineError, InputError, StoreError
 from woh_faiss.integrations import milvus as milvus_module
 from woh_faiss.integrations import push as push_module
-from woh_faiss.integrations.engine import Address, PushState, hidden, open_engine
+from woh_faiss.integrations.engine import Address, PushState, hidden
+from woh_faiss.integrations.open_engine import open_engine
 from woh_faiss.integrations.push import push
 from woh_faiss.integrations.remote import Remote
 

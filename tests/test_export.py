@@ -206,14 +206,14 @@ def test_the_command_prints_a_line(larger, tmp_path, monkeypatch):
     done = run("export", "a.faiss")
     assert done.stdout.startswith(f"{tmp_path / 'a.faiss'}: idmap2, 595 items of 64 bits, {size // 1000},")
     assert done.stdout.endswith("recall@10 1.000 on 256 queries\n")
-    done = run("export", "b.faiss", "--as", "multihash", "--set", "nhash=4", "--set", "nflip=1")
+    done = run("export", "b.faiss", "--type", "multihash", "--param", "nhash=4", "--param", "nflip=1")
     assert "multihash (nhash 4, b 12, nflip 1), 595 items" in done.stdout
     assert done.stdout.endswith("nothing missed up to 7 bits\n")
-    record = json.loads(run("export", "c.faiss", "--as", "ivf", "--set", "nprobe=24", "--json").stdout)
+    record = json.loads(run("export", "c.faiss", "--type", "ivf", "--param", "nprobe=24", "--json").stdout)
     assert record["parameters"] == {"nlist": 24, "nprobe": 24}
     assert (record["kind"], record["items"], record["recall"], record["radius"]) == ("ivf", 595, 1.0, None)
     assert record["bytes"] == (tmp_path / "c.faiss").stat().st_size
-    assert "is not NAME=NUMBER" in run("export", "d.faiss", "--set", "nprobe", code=2).stderr
+    assert "is not NAME=NUMBER" in run("export", "d.faiss", "--param", "nprobe", code=2).stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.faiss", "b.faiss", "c.faiss"]
 
 
@@ -271,7 +271,7 @@ def test_damaged_codes_replace_no_file(tmp_path, name):
     with WOHIndex.create(tmp_path / "i", **SMALL) as index:
         index.update(*tagged(0))
         index.export(out, "flat")
-        made = index.derive("multihash")
+        made = index.build_ann("multihash")
         index.add(tagged(1, n=2)[0])  # of the newest round opening tells
     good = out.read_bytes(), contents(tmp_path / "i", but=("catalog.db",))
     data = bytearray((tmp_path / "i" / name).read_bytes())
@@ -282,8 +282,8 @@ def test_damaged_codes_replace_no_file(tmp_path, name):
         with pytest.raises(StoreError, match=told):
             index.export(out, "idmap2", force=True)
         with pytest.raises(StoreError, match=told):
-            index.derive("multihash")
-        assert index._store.snapshot.derived == (made,)
+            index.build_ann("multihash")
+        assert index._store.snapshot.ann == (made,)
     assert (out.read_bytes(), contents(tmp_path / "i", but=("catalog.db",))) == (
         good[0],
         good[1] | {name: bytes(data)},

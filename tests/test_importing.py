@@ -13,7 +13,7 @@ from woh_faiss import Chunk, WOHIndex
 from woh_faiss.errors import InputError
 from woh_faiss.inputs import Columns
 from woh_faiss.inputs.faiss_file import open_faiss
-from woh_faiss.store import read_floats
+from woh_faiss.inputs.flat_faiss_file import read_floats
 from woh_faiss_cli.main import main
 
 N = 23

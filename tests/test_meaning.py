@@ -21,7 +21,7 @@ def index(request, tmp_path):
 
 def naive_bits(index, tags):
     """The least-squares problem solved as one, by lstsq."""
-    meaning = index._meaning_of(index._store.view)
+    meaning = index._model.tag_queries(index._store.view)
     known = list(meaning.vocabulary.tags)
     Y = np.array([[float(tag in given) for tag in known] for given in tags])
     Z = (Y @ meaning.vocabulary.E) / Y.sum(axis=1, keepdims=True)
@@ -41,12 +41,12 @@ def naive_bits(index, tags):
 def test_bits_of_tags_are_the_least_squares_decode(index):
     tags = [["sea"], ["Hill", "snow"], ["city", "night", "unheard of"]]
     expected = naive_bits(index, [["sea"], ["hill", "snow"], ["city", "night"]])
-    assert_allclose(index._meaning_of(index._store.view).bits(tags), expected, rtol=1e-6, atol=1e-9)
+    assert_allclose(index._model.tag_queries(index._store.view).bits(tags), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_search_tags_scores_every_code_against_those_bits(index):
     S, I = index.search_tags([["sea"], ["snow"]], 7)
-    H = index._meaning_of(index._store.view).bits([["sea"], ["snow"]])
+    H = index._model.tag_queries(index._store.view).bits([["sea"], ["snow"]])
     stored = codes.unpack(index._store.view.codes(np.arange(240))).astype(float)
     assert_allclose(S, -np.sort(-(H @ stored.T), axis=1)[:, :7], rtol=1e-5)
     assert S.shape == I.shape == (2, 7)
@@ -75,7 +75,10 @@ def test_tags_find_items_that_carry_them(tmp_path):
 def test_features_and_tags_together_count_in_equal_parts(index):
     xq = tagged(7, n=2)[0]
     S, _ = index.search_tags([["sea"], ["sea"]], 3, xq=xq)
-    sides = index._meaning_of(index._store.view).bits([["sea"]] * 2), index.hasher.decision_function(xq)
+    sides = (
+        index._model.tag_queries(index._store.view).bits([["sea"]] * 2),
+        index.hasher.decision_function(xq),
+    )
     H = [M / np.linalg.norm(M, axis=1, keepdims=True) for M in sides]
     stored = index._store.view.codes(np.arange(240))
     every = scores(H[0] + H[1], np.broadcast_to(stored, (2, *stored.shape)))

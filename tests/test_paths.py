@@ -251,7 +251,8 @@ def unprivileged(folder, *arguments):
     code = (
         # What is imported later may lie where that user may not read.
         "import encodings.cp437, os, gensim.models, rich.table, scipy.linalg, woh_faiss.index.writer;"
-        "import woh_faiss.index.index, woh_faiss.evaluation.plots, woh_faiss.evaluation.streaming, woh_faiss_cli.tables;"
+        "import woh_faiss.index.index, woh_faiss.evaluation.plots, woh_faiss.evaluation.streaming;"
+        "import woh_faiss_cli.tables;"
         "import woh_faiss_cli.main as cli; [cli.main.get_command(None, name) for name in cli.COMMANDS];"
         "os.setgid(65534); os.setuid(65534); cli.main()"
     )

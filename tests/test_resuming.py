@@ -131,7 +131,7 @@ def test_the_command_says_what_it_skips(tmp_path, files, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = CliRunner().invoke
     names = [path.name for path in files]
-    built = run(main, ["build", *names[:2], "--first", "1", "--bits", "16", "--anchors", "10"])
+    built = run(main, ["build", *names[:2], "--max-chunks", "1", "--bits", "16", "--anchors", "10"])
     assert "round 1: 20 items appended" in built.stderr
     updated = run(main, ["update", *names])
     assert updated.exit_code == 0

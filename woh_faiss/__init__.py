@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from .errors import WOHError
 
 _HOMES = {
-    "Chunk": "chunks",
-    "WOH": "trainer",
-    "WOHConfig": "config",
+    "Chunk": "inputs.chunk",
+    "WOH": "learner.estimator",
+    "WOHConfig": "learner.config",
     "WOHError": "errors",
-    "WOHIndex": "index",
-    "WordVectors": "vectors",
-    "read_chunk": "chunks",
+    "WOHIndex": "index.index",
+    "WordVectors": "tags.word_vectors",
+    "read_chunk": "inputs.chunk",
     "set_max_memory": "budget",
 }
 

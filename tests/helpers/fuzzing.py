@@ -27,9 +27,8 @@ from numpy.lib import format as npy
 
 from woh_faiss import WOHIndex, WordVectors, read_chunk
 from woh_faiss.errors import StoreError, WOHError
-from woh_faiss.index.reader import WOHIndex
 from woh_faiss.inputs import open_inputs
-from woh_faiss.store import read_floats
+from woh_faiss.inputs.flat_faiss_file import read_floats
 from woh_faiss.tags import word_vector_files
 
 #: Memory a file may take: twice its size and this.

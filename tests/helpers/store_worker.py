@@ -316,7 +316,7 @@ def fork_after_search(path: str) -> None:
 
 
 def fork_through(path: str) -> None:
-    """As `fork_after_search`, through an approximate index that the parent has read, and one that it has not."""
+    """As `fork_after_search`, by an approximate index that the parent has read, and one that it has not."""
     with Store.open(path) as store:
         faiss.omp_set_num_threads(2)
         queries = np.zeros((5000, store.d // 8), np.uint8)

@@ -1,4 +1,8 @@
-"""WOHIndex: a folder that learns codes from chunks, appends them to Faiss, and answers feature queries."""
+"""WOHIndex: a folder that learns codes from chunks, appends them to Faiss, and answers feature queries.
+
+All that an index can do is in this file. How it does it is in the modules beside it, in `store` and in
+`learner`.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,48 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from woh_faiss import codes
-from woh_faiss.errors import InputError, StoreError
+from woh_faiss import codes, validate
+from woh_faiss.errors import ConfigError, InputError, StoreError
 from woh_faiss.inputs.chunk import Chunk, concatenate, gathered
 from woh_faiss.learner.config import WOHConfig, merged
-from woh_faiss.store import Round, Store, publish
+from woh_faiss.learner.hasher import Hasher
+from woh_faiss.learner.kernel import unit_rows
+from woh_faiss.store import NO_DISTANCE, NO_ID, AnnIndex, Item, Round, Store, View, publish
 
+from . import index_state
 from .code_files import read_codes, valid_codes
-from .maintenance import IndexLife
+from .model_reader import ModelReader
+from .neighbours import Ids, Neighbour, without_own
+from .rerank import reranked
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
+    from woh_faiss.store.export import Exported
     from woh_faiss.tags.word_vectors import WordVectors
 
     from .item_ids import OnDuplicate
+    from .writer import IndexWriter
 
 #: Items that `build` gathers for round 1: a first chunk of 121 in place of 1,945 cost .057 MAP at 16 bits.
 FIRST_ROUND = 2000
 
 
-class WOHIndex(IndexLife):
+class Compacted(NamedTuple):
+    """What `WOHIndex.compact` did: items erased, and whether no trace of them is left in the catalogue.
+
+    Where another process had the catalogue open, a trace may be; compact again.
+    """
+
+    items: int
+    clean: bool
+
+
+class WOHIndex:
     """Learned binary codes in a folder, searched as Faiss searches.
 
     Think of a Faiss index that takes features and tags, learns from them what to keep, and keeps 8 to 16
@@ -37,7 +59,48 @@ class WOHIndex(IndexLife):
     with distances and the ids of your own. Made by `create`, `build` or `open`, not by the constructor.
 
     Any number of processes may read while one writes; a reader keeps to its snapshot until `refresh`.
+
+    It tells of one committed state, whatever a writer does meanwhile, until `refresh`. Pickled and copied it
+    is its place and that state, which the copy opens again.
+
+    Kinds of Faiss index that are made of it, and their parameters, with n items of r bits:
+
+    ============  ===========================================================  ====================
+    kind          Faiss                                                        parameters (default)
+    ============  ===========================================================  ====================
+    "flat"        IndexBinaryFlat: exact; answers with positions, not ids
+    "idmap2"      IndexBinaryIDMap2 of that: exact
+    "ivf"         IndexBinaryIVF: looks into `nprobe` of `nlist` clusters      nlist (√n), nprobe
+                                                                               (nlist / 32)
+    "hnsw"        IndexBinaryHNSW: walks a graph                               M (16),
+                                                                               ef_construction (40),
+                                                                               ef_search (128)
+    "multihash"   IndexBinaryMultiHash: `nhash` parts of `b` bits, each found  nhash (r / log₂ n), b
+                  with up to `nflip` bits flipped                              (r / nhash), nflip (2)
+    ============  ===========================================================  ====================
     """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        try:
+            self.config = WOHConfig.from_dict(store.config)
+        except (ConfigError, TypeError) as error:
+            raise StoreError(
+                f"{store.path} has a config that is damaged or newer than this: {error}"
+            ) from error
+        if store.d != codes.stored_bits(self.config.bits):
+            raise StoreError(
+                f"{store.path} is damaged: codes of {self.config.bits} bits are stored in {store.d}, "
+                f"expected {codes.stored_bits(self.config.bits)}; restore it from a backup"
+            )
+        self._model = ModelReader(store, self.config)
+        self._index_writer: IndexWriter | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class and the store, which is pickled as its place and state."""
+        return type(self), (self._store,)
+
+    # ---- made and opened -----------------------------------------------------------------------------
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: WOHConfig | None = None, **hyper: Any) -> WOHIndex:
@@ -114,6 +177,43 @@ class WOHIndex(IndexLife):
             publish(unfinished, final)
         return cls.open(final)
 
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, auto_refresh: float | None = None) -> Self:
+        """The index at `path`, at its newest committed state.
+
+        Parameters
+        ----------
+        path : str or path
+            The folder.
+        auto_refresh : float, optional
+            Before a search, `refresh` if that was last done so many seconds ago or more; 0 always does. One
+            thread then refreshes, the others answer from the state before.
+
+        Raises
+        ------
+        StoreError
+            There is none, it is damaged, or it was made by a newer version.
+        InputError
+            auto_refresh is no number of at least 0.
+        """
+        return cls(Store.open(path, auto_refresh))
+
+    def close(self) -> None:
+        """Let go of files and database; the index answers no more."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def refresh(self) -> bool:
+        """Follow what other writers have committed since; True if anything changed."""
+        return self._store.refresh()
+
+    # ---- growth --------------------------------------------------------------------------------------
+
     def update(
         self,
         features: Chunk | ArrayLike,
@@ -150,7 +250,7 @@ class WOHIndex(IndexLife):
         StoreError
             The index is damaged or cannot be written.
         """
-        return self._grow.update(_as_chunk(features, tags, ids, keys), word_vectors, timeout, on_duplicate)
+        return self._writer.update(_as_chunk(features, tags, ids, keys), word_vectors, timeout, on_duplicate)
 
     def add(
         self,
@@ -167,7 +267,7 @@ class WOHIndex(IndexLife):
         Tags, if there are any, are kept to be shown, not counted. Parameters and errors as `update`,
         and NotFittedError where no round was learned yet.
         """
-        return self._grow.add(_as_chunk(features, tags, ids, keys), timeout, on_duplicate)
+        return self._writer.add(_as_chunk(features, tags, ids, keys), timeout, on_duplicate)
 
     def add_codes(
         self,
@@ -208,7 +308,7 @@ class WOHIndex(IndexLife):
             raise InputError(
                 "codes without a model; give the fingerprint of the hash function that made them"
             )
-        return self._grow.add_codes(chunk, model, timeout, on_duplicate)
+        return self._writer.add_codes(chunk, model, timeout, on_duplicate)
 
     def add_with_ids(self, x: ArrayLike, ids: ArrayLike) -> None:
         """`add` under Faiss's name: features (n, d) encoded and appended as these ids; nothing is learned."""
@@ -221,7 +321,7 @@ class WOHIndex(IndexLife):
         learn: bool = True,
         word_vectors: WordVectors | None = None,
         on_duplicate: OnDuplicate = "error",
-        again: bool = False,
+        skip_known: bool = True,
         note: Callable[[str], object] | None = None,
     ) -> Iterator[Round]:
         """`update` (or, without `learn`, `add`) each chunk in turn, yielding its round once committed.
@@ -236,8 +336,8 @@ class WOHIndex(IndexLife):
         ----------
         inputs : Inputs, or paths
             What `inputs.open_inputs` gives; paths are opened so, with columns guessed.
-        again : bool
-            Skip no chunk.
+        skip_known : bool
+            Whether chunks that are in the index are skipped.
         note : callable, optional
             Is given a line about each chunk that is skipped.
 
@@ -253,19 +353,566 @@ class WOHIndex(IndexLife):
         opened = inputs if isinstance(inputs, Inputs) else open_inputs(inputs, learn=learn)
         return extended(
             self._store,
-            self._grow,
+            self._writer,
             opened,
             learn=learn,
             word_vectors=word_vectors,
             on_duplicate=on_duplicate,
-            again=again,
+            skip_known=skip_known,
             note=note,
         )
+
+    # ---- searches ------------------------------------------------------------------------------------
+
+    def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
+        """Packed codes of features with the newest hash function: (n, d) → (n, bits // 8) uint8."""
+        return self._model.hasher(self._follow()).encode(X)
+
+    def search(
+        self,
+        xq: ArrayLike,
+        k: int,
+        *,
+        rerank: int | None = None,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        params: Any = None,
+        ann: str | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The k nearest items of each query, as Faiss answers.
+
+        Parameters
+        ----------
+        xq : (nq, d) array_like of a real dtype
+            Query features.
+        k : int
+            Neighbours a query; may be more than there are items.
+        rerank : int, optional
+            Order this many nearest items (at least k) anew by what the query knows of itself before the
+            sign: see `rerank.scores`.
+        allow, deny : array_like of ids or faiss.IDSelector, optional
+            Only items in `allow`, and none in `deny`, are answers; ids that no item has are no fault. The
+            ids of the index are walked through once a call; a selector is asked for each, about a second a
+            million.
+        params : faiss.SearchParameters, optional
+            Its selector, in place of `allow`.
+        ann : "ivf", "hnsw" or "multihash", optional
+            Look at a part of the codes only, in the index of this kind that `build_ann` made: faster among
+            millions of items, but some of the nearest may be missed, and fewer than k be found. Not with
+            allow or deny. Items that came since are always found.
+
+        Returns
+        -------
+        D : (nq, k) int32
+            Hamming distances in bits, ascending; 2147483647 where there is no neighbour. With `rerank`
+            float32 scores instead, descending, and -inf.
+        I : (nq, k) int64
+            Ids; -1 where there is no neighbour. Where distances are equal the earlier item comes first;
+            where scores are, the one at the smaller distance, then the earlier.
+
+        Raises
+        ------
+        InputError
+            The features cannot be used or have another width, k is not a whole number of at least 1,
+            `rerank` is less than k, allow or deny are no integers, params ask for more than a selector, or
+            `ann` is unknown or beside them.
+        StoreError
+            There is no approximate index of that kind, or its file is damaged.
+        """
+        k, allow = validate.positive_int(k), validate.selector(params, allow)
+        if ann is not None and (allow is not None or deny is not None):
+            raise InputError("ann goes without allow and deny, which need the scan of all codes; drop one")
+        if rerank is not None and validate.whole_number(rerank, "rerank", 1) < k:
+            raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
+        view = self._follow()
+        if view.model is None:  # no items either: nothing can be encoded before the first round
+            nq = len(validate.features(xq))
+            none = (
+                np.full((nq, k), NO_DISTANCE, np.int32) if rerank is None else np.full((nq, k), -np.inf, "f4")
+            )
+            return none, np.full((nq, k), NO_ID, np.int64)
+        hasher = self._model.hasher(view)
+        way = None if ann is None else self._store.ann_searcher(view, ann)
+        if rerank is None:
+            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, way)
+        return reranked(view, hasher.decision_function(xq), k, rerank, allow, deny, way)
+
+    def range_search(
+        self,
+        xq: ArrayLike,
+        radius: int,
+        *,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        params: Any = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """All items nearer than a radius to each query, as Faiss answers.
+
+        Parameters
+        ----------
+        xq : (nq, d) array_like of a real dtype
+            Query features.
+        radius : int
+            In bits; items at exactly this distance are not among the answers (Faiss's rule for binary codes).
+        allow, deny, params
+            As `search`.
+
+        Returns
+        -------
+        lims : (nq + 1,) int64
+            The answers of query i are ``D[lims[i]:lims[i + 1]]`` and ``I[lims[i]:lims[i + 1]]``.
+        D, I : (lims[-1],) int32 and int64
+            Distances, ascending for each query, and ids; of equal distances the earlier item comes first.
+
+        Raises
+        ------
+        InputError
+            As `search`, or the radius is not a whole number of at least 0.
+        """
+        radius, allow = validate.whole_number(radius, "radius", 0), validate.selector(params, allow)
+        view = self._follow()
+        if view.model is None:
+            lims = np.zeros(len(validate.features(xq)) + 1, np.int64)
+            return lims, np.empty(0, np.int32), np.empty(0, np.int64)
+        return view.range_search(codes.pad(self._model.hasher(view).encode(xq)), radius, allow, deny)
+
+    def search_ids(
+        self, ids: ArrayLike, k: int, *, allow: Ids | None = None, deny: Ids | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
+        k, view = validate.positive_int(k), self._follow()
+        ids = np.atleast_1d(np.asarray(ids))
+        D, I = view.search(view.codes(ids), k + 1, allow, deny)  # which checks the ids
+        return without_own(D, I, ids)
+
+    def range_search_ids(
+        self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """The other items nearer than a radius to each indexed item; shapes as `range_search`."""
+        view = self._follow()
+        ids = np.atleast_1d(np.asarray(ids))
+        lims, D, I = view.range_search(view.codes(ids), radius, allow, deny)
+        query = np.repeat(np.arange(len(ids)), np.diff(lims))
+        other = ids.astype(np.int64)[query] != I
+        lims = np.searchsorted(query[other], np.arange(len(ids) + 1)).astype(np.int64)
+        return lims, D[other], I[other]
+
+    def search_tags(
+        self,
+        tags: Sequence[str] | Sequence[Sequence[str]],
+        k: int,
+        *,
+        xq: ArrayLike | None = None,
+        rerank: int = 1000,
+        word_vectors: WordVectors | None = None,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The k items that tags ask for, by score: text in, pictures out.
+
+        Parameters
+        ----------
+        tags : list of str, or a list of such lists
+            One query, or nq of them.
+        k : int
+            Neighbours a query.
+        xq : (nq, d) array_like, optional
+            Features that belong to the tags; they and the tags then count in equal parts.
+        rerank : int
+            Nearest codes that are scored (at least k of them are).
+        word_vectors : WordVectors, optional
+            Answers tags that the index does not know.
+        allow, deny
+            As `search`.
+
+        Returns
+        -------
+        S, I : (nq, k) float32 and (nq, k) int64
+            As `search` with `rerank`.
+
+        Raises
+        ------
+        InputError
+            Nothing is known of any tag of a query, or xq does not fit.
+        NotFittedError
+            Nothing was learned yet.
+        """
+        k, view = validate.positive_int(k), self._follow()
+        if isinstance(tags, str) or not isinstance(tags, Iterable):
+            raise InputError(
+                f"tags is {validate.short(tags)}, expected a list of tags, or a list of such lists"
+            )
+        lists: Any = [tags] if all(isinstance(tag, str) for tag in tags) else tags
+        H = self._model.tag_queries(view).bits(lists, word_vectors)
+        if xq is not None:
+            of_features = self._model.hasher(view).decision_function(xq)
+            if len(of_features) != len(H):
+                raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
+            H = unit_rows(H) + unit_rows(of_features)
+        return reranked(view, H, k, max(k, validate.whole_number(rerank, "rerank", 1)), allow, deny)
+
+    def describe(self, D: Iterable[NDArray[Any]], I: Iterable[NDArray[np.int64]]) -> list[list[Neighbour]]:
+        """What a search found, with keys and tags: a list a query, without empty or erased places.
+
+        Rows may differ in length: for `range_search` give ``np.split(D, lims[1:-1])`` and the same of I.
+        """
+        distances, ids = [row.tolist() for row in D], [row.tolist() for row in I]
+        found = sorted({i for row in ids for i in row} - {NO_ID})
+        items = self._store.view.find(found)  # all, but for what `compact` erased meanwhile
+        return [
+            [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i in items]
+            for row in zip(distances, ids, strict=True)
+        ]
+
+    def explain(self, ids: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
+        """The tags that each indexed item's code predicts, best first, with scores: `Meaning.predicted`."""
+        view = self._store.view
+        most = validate.whole_number(most, "most", 1)
+        packed = codes.unpad(view.codes(np.atleast_1d(np.asarray(ids))), self.config.bits)
+        return self._model.tag_queries(view).predicted(packed, most)
+
+    def explain_features(self, X: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
+        """The tags that the codes of features (n, d) predict, as `explain`."""
+        view = self._store.view
+        return self._model.tag_queries(view).predicted(self._model.hasher(view).encode(X), most)
+
+    # ---- contents ------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The folder as it is on the disk, for code that carries it elsewhere."""
+        return self._store
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self._store.path)
+
+    @property
+    def ntotal(self) -> int:
+        """Items that can be found."""
+        return self._store.ntotal
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a round was learned, so that features can be encoded."""
+        return self._store.snapshot.model is not None
+
+    @property
+    def d(self) -> int:
+        """Width of the features it takes (not of the codes: that is `config.bits`)."""
+        return self.hasher.d
+
+    @property
+    def hasher(self) -> Hasher:
+        """The hash function of the newest round.
+
+        Raises
+        ------
+        NotFittedError
+            Nothing was learned yet.
+        """
+        return self._model.hasher(self._store.view)
+
+    def items(self, ids: ArrayLike) -> list[Item]:
+        """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
+        return self._store.view.items(ids)
+
+    def id_of(self, key: str) -> int:
+        """The id of the item whose key is `key`; a StoreError if there is none."""
+        (key,) = validate.texts([key], "key")
+        found = self._store.view.id_of_key(key)
+        if found is None:
+            raise StoreError(
+                f"no item of {self.path} has the key {key!r}; 'woh-index query' shows the keys there are"
+            )
+        return found
+
+    def rounds(self) -> list[Round]:
+        """One record a committed round, oldest first."""
+        return self._store.rounds()
+
+    def tags(self) -> list[tuple[str, int, bool]]:
+        """Every tag seen: (tag, times seen, whether it is learned from), the most frequent first."""
+        return index_state.tags(self._store)
+
+    def info(self, n_tags: int = 10) -> dict[str, Any]:
+        """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
+        return index_state.info(self._store, self.config, self._hasher_or_none(), n_tags)
+
+    def health(self, most: int = 10) -> dict[str, Any]:
+        """How well the codes do, and where tags and features disagree.
+
+        Parameters
+        ----------
+        most : int
+            Items to name.
+
+        Returns
+        -------
+        dict
+            ``rounds``: for each, its number, kind and items, and of the codes it added `codes.health` and how
+            much of them its tags cover (`tags.Coverage`). ``drift``: for each earlier model that is kept
+            (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that are
+            others with today's hash function, and ``bits``, the same bit by bit. Stored codes do not move.
+            ``tag_outliers``: the items with the most bits that their features alone would have set otherwise,
+            worst first, with id, key, tags, round and ``differ``: what was tagged wrongly stands here. Of
+            each round the 20 worst are remembered.
+        """
+        return index_state.health(self._store, self._hasher_or_none(), validate.whole_number(most, "most", 0))
+
+    def reconstruct(self, id: int, *, signs: bool = False) -> NDArray[Any]:  # noqa: A002 - Faiss has no better
+        """The stored code of one item: (bits // 8,) uint8, or its (bits,) signs, -1 or +1, as int8.
+
+        Raises
+        ------
+        InputError
+            No item has this id, or it was removed.
+        """
+        if not self._store.view.find([id]):
+            raise InputError(f"id {id} is not in {self.path}; 'woh-index query' shows the ids there are")
+        packed = codes.unpad(self._store.view.codes([id]), self.config.bits)
+        code: NDArray[Any] = codes.unpack(packed)[0] if signs else packed[0]
+        return code
+
+    # ---- other Faiss indexes -------------------------------------------------------------------------
+
+    def to_faiss(self, kind: str = "idmap2", **parameters: int) -> Any:
+        """An ordinary Faiss index of the items that can be found, in memory; removed ones are not in it.
+
+        It takes codes of `info()["stored_bits"]` bits: those of `encode`, with zero bytes behind them where
+        `config.bits` is less.
+
+        Parameters
+        ----------
+        kind : "flat", "idmap2", "ivf", "hnsw" or "multihash"
+            See `WOHIndex`. All but "flat" answer with the items' ids.
+        **parameters : int
+
+        Returns
+        -------
+        faiss.IndexBinary
+
+        Raises
+        ------
+        InputError
+            A kind or parameter is unknown or out of range, or there are no items for a kind that learns.
+        """
+        from woh_faiss.store import export
+
+        return export.in_memory(self._store.view, kind, parameters, self.config.bits)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        kind: str = "idmap2",
+        *,
+        force: bool = False,
+        **parameters: int,
+    ) -> Exported:
+        """Write `to_faiss` to a file that a program with only Faiss reads (`faiss.read_index_binary`).
+
+        It is written beside `path`, read back, and compared with the flat scan on stored codes with flipped
+        bits, before it gets its name: another program never sees half of it.
+
+        Parameters
+        ----------
+        path : str or path
+            Not in the index folder.
+        kind, **parameters
+            As `to_faiss`.
+        force : bool
+            Whether a file that is there is replaced.
+
+        Raises
+        ------
+        InputError
+            As `to_faiss`, or the path cannot be used.
+        StoreError
+            The disk refused, or an exact kind did not answer as the index does; nothing is left of it.
+        """
+        from woh_faiss.store import export
+
+        place = Path(os.fsdecode(path)).absolute()
+        return export.export(self._store.view, place, kind, parameters, self.config.bits, force)
+
+    def build_ann(self, kind: str, *, timeout: float = 10.0, **parameters: int) -> AnnIndex:
+        """Make an index for `search(ann=kind)` of the newest state, in place of one of that kind before.
+
+        It is kept in the folder, and is not the truth: `compact` and `rollback` drop it, a damaged one is
+        refused, and the codes are all that is needed to make it again. Items that come later are scanned
+        beside it; build it again once they are many (`info()["ann"]` has ``behind``). Writers wait only
+        while its file is written, readers not at all.
+
+        Parameters
+        ----------
+        kind : "ivf", "hnsw" or "multihash"
+            See `WOHIndex`.
+        timeout : float
+            Seconds to wait for a writer.
+        **parameters : int
+
+        Returns
+        -------
+        Derived
+            Its parameters, and its recall: the share of the 10 nearest found, of 256 stored codes with a
+            sixteenth of their bits flipped; where distances are equal either counts.
+
+        Raises
+        ------
+        InputError
+            As `to_faiss`.
+        LockedError
+            Another writer holds the index.
+        StoreError
+            The folder cannot be written, or was compacted or rolled back meanwhile.
+        """
+        from woh_faiss.store.ann import build_ann
+
+        return build_ann(self._store, kind, parameters, self.config.bits, timeout)
+
+    def drop_ann(self, kind: str | None = None, *, timeout: float = 10.0) -> list[str]:
+        """Remove the approximate index of a kind, or all of them; returns the kinds that went.
+
+        Raises
+        ------
+        InputError
+            The kind is unknown.
+        LockedError, StoreError
+            As `build_ann`, or there is none of that kind.
+        """
+        from woh_faiss.store.ann import drop_ann
+
+        return drop_ann(self._store, kind, timeout)
+
+    # ---- maintenance ---------------------------------------------------------------------------------
+
+    def remove(
+        self,
+        ids: ArrayLike | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        ignore_missing: bool = False,
+        timeout: float = 10.0,
+    ) -> int:
+        """Take the items with these ids or keys out of every answer, in one commit; returns how many.
+
+        Their codes stay in the file, marked, until `compact`; readers see them until they `refresh`. A
+        removed id is never used again; a key is free at once, for a new item with a new id. What was learned
+        from them stays learned.
+
+        Raises
+        ------
+        InputError
+            Something is not in the index, and `ignore_missing` is false; nothing was removed.
+        LockedError, StoreError
+            As `update`.
+        """
+        return self._writer.remove(ids, keys, ignore_missing, timeout)
+
+    def remove_ids(self, ids: Ids, *, timeout: float = 10.0) -> int:
+        """`remove` under Faiss's name: an array_like of ids or a faiss.IDSelector; returns how many went.
+
+        Ids that no item has are no fault. A selector is asked for each item of the newest state. A removed
+        id is never used again, where Faiss would take it. Errors as `remove`.
+        """
+        self.refresh()
+        found = self._store.view.named(ids)
+        return self.remove(found, ignore_missing=True, timeout=timeout) if len(found) else 0
+
+    def compact(self, *, timeout: float = 10.0) -> Compacted:
+        """Write the files anew without removed items, and leave no trace of them: code, id, key and tags.
+
+        Readers go on with what they have mapped. Tags that only removed items carry go too, unless something
+        was learned from them: what was learned stays, as do the counts of tags. Of an erased id that was your
+        own a digest is kept, so that it is refused if it comes again. The time is that of copying the index.
+        Call it again where it was killed or `clean` is false.
+
+        Raises
+        ------
+        LockedError
+            As `update`.
+        StoreError
+            As `update`, and where codes, ids or catalogue are not what was written: new checksums would
+            hide that.
+        """
+        return Compacted(*self._store.compact(timeout))
+
+    def rollback(self, round: int, *, timeout: float = 10.0) -> int:  # noqa: A002 - what it is called everywhere
+        """Go back to the state after a round, as if later ones had never been; 0 is the empty index.
+
+        Returns how many rounds are undone. All that the state needs is verified before anything is changed.
+
+        Items that were removed or replaced since are back, unless `compact` has erased them. What later
+        updates learn is what they would have learned then. No id that the index gave is given again; ids of
+        your own that came with later rounds may come again, unless `compact` has erased them.
+
+        Raises
+        ------
+        InputError
+            There is no such round, or its model is not among the `keep_models` newest any more.
+        LockedError
+            As `update`.
+        StoreError
+            As `update`, and where something that the state needs is damaged.
+        """
+        return self._store.rollback(validate.whole_number(round, "round", 0), timeout)
+
+    @staticmethod
+    def restore(path: str | os.PathLike[str], round: int, *, timeout: float = 10.0) -> int:  # noqa: A002
+        """`rollback` of the index at `path`, which works where `open` does not for want of a model."""
+        return Store.restore(path, validate.whole_number(round, "round", 0), timeout)
+
+    def backup(self, path: str | os.PathLike[str]) -> int:
+        """Copy the newest committed state to a new folder, while a writer goes on; returns its round.
+
+        The copy is an index of its own: what happens to either from then on does not touch the other. It is
+        on the disk when this returns. `cp -r` of a folder that is being written may mix states.
+
+        Parameters
+        ----------
+        path : path
+            Of the copy; its parent must exist, and nothing may have its name.
+
+        Raises
+        ------
+        InputError
+            Something is at `path`, it is in the index folder, or its parent is missing.
+        StoreError
+            A file of the index is missing or damaged, or the copy cannot be written; nothing is left of it.
+        """
+        return self._store.backup(path).round
+
+    @staticmethod
+    def verify(path: str | os.PathLike[str]) -> list[str]:
+        """All faults of the index at `path`, a line each: which file, what, what to do; none if it is sound.
+
+        A line of type `store.verify.Note` is no fault: a writer died, and the next one puts it right.
+        Every byte is read: codes, ids, models, anchors, catalogue. Opening and searching check lengths and
+        layouts only. It works where `open` does not.
+        """
+        return Store.verify(path)
+
+    def _hasher_or_none(self) -> Hasher | None:
+        return self.hasher if self.is_trained else None
+
+    def _follow(self) -> View:
+        """The state to answer from, its hash function read."""
+        return self._store.follow(lambda view: self._model.hasher(view) if view.model is not None else None)
+
+    @property
+    def _writer(self) -> IndexWriter:
+        """The writing half, made when first needed: it imports scipy, which a reader never needs."""
+        if self._index_writer is None:
+            from .writer import IndexWriter
+
+            self._index_writer = IndexWriter(self._store, self.config, lambda: self.hasher)
+        return self._index_writer
 
     def _learn_parts(self, parts: list[Chunk], word_vectors: WordVectors | None) -> None:
         """Learn chunks together, as a round that says of each that it is in it."""
         chunk_hash = " ".join(part.digest() for part in parts)
-        self._grow.update(concatenate(parts, own_names=True), word_vectors, 10.0, "error", chunk_hash)
+        self._writer.update(concatenate(parts, own_names=True), word_vectors, 10.0, "error", chunk_hash)
 
 
 def _nameable(path: Path) -> None:

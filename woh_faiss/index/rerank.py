@@ -9,10 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.codes import unpack
+from woh_faiss import codes
+from woh_faiss.store import NO_ID, Searcher, View
+
+from .neighbours import Ids
 
 #: Row v holds the eight signs of byte v, in the bit order of `codes.pack`.
-_SIGNS = unpack(np.arange(256, dtype=np.uint8)[:, None]).astype(np.float32)
+_SIGNS = codes.unpack(np.arange(256, dtype=np.uint8)[:, None]).astype(np.float32)
 
 
 def scores(H: NDArray[np.float64], packed: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -36,3 +39,20 @@ def scores(H: NDArray[np.float64], packed: NDArray[np.uint8]) -> NDArray[np.floa
     for j in range(n_bytes):
         total += np.take_along_axis(tables[:, j], packed[:, :, j].astype(np.intp), axis=1)
     return total
+
+
+def reranked(
+    view: View,
+    H: NDArray[np.float64],
+    k: int,
+    rerank: int,
+    allow: Ids | None,
+    deny: Ids | None,
+    searcher: Searcher | None = None,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Scores and ids of the k best of the `rerank` nearest items, for queries H = φ(x)P (nq, r)."""
+    most = min(rerank, max(k, view.snapshot.ntotal))
+    _, I, stored = view.search_codes(codes.pad(codes.pack(H)), most, allow, deny, searcher)
+    S = np.where(I == NO_ID, -np.inf, scores(H, stored[:, :, : H.shape[1] // 8])).astype(np.float32)
+    best = np.argsort(-S, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)

@@ -25,7 +25,7 @@ def extended(
     learn: bool,
     word_vectors: WordVectors | None,
     on_duplicate: OnDuplicate,
-    again: bool,
+    skip_known: bool,
     note: Callable[[str], object] | None,
 ) -> Iterator[Round]:
     """See `WOHIndex.extend`."""
@@ -34,10 +34,10 @@ def extended(
     _check_widths(grower.width(), inputs)
     total = len(inputs)
     if inputs.whole and total > 1:
-        known = Known(store, on_duplicate, again)
+        known = Known(store, on_duplicate, skip_known)
         new = ((p.where, p.chunk) for p in inputs.pieces() if known.take(p.chunk.digest(), p.chunk) is None)
         grower.check(new, learn, on_duplicate)
-    known = Known(store, on_duplicate, again)
+    known = Known(store, on_duplicate, skip_known)
     for piece in inputs.pieces():
         chunk_hash = piece.chunk.digest()
         there = known.take(chunk_hash, piece.chunk)
@@ -61,15 +61,15 @@ def extended(
 
 
 class Known:
-    """The chunks that an index has, each as often as it has it; `again` is to know of none.
+    """The chunks that an index has, each as often as it has it; none without `skip`.
 
     With another policy than "error" no chunk is known whose items have names: they are looked at one by one.
     """
 
-    def __init__(self, store: Store, on_duplicate: OnDuplicate, again: bool) -> None:
+    def __init__(self, store: Store, on_duplicate: OnDuplicate, skip: bool) -> None:
         self._by_name = on_duplicate != "error"
         self._rounds: dict[str, list[Round]] = {}
-        for done in [] if again else store.rounds():
+        for done in store.rounds() if skip else []:
             for chunk_hash in done.chunk_hash.split():  # `build` puts several chunks into round 1
                 self._rounds.setdefault(chunk_hash, []).append(done)
 

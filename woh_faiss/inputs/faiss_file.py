@@ -12,10 +12,11 @@ import numpy as np
 from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
-from woh_faiss.store import read_floats
+from woh_faiss.inputs.flat_faiss_file import read_floats
 
-from . import Columns, Inputs
 from .chunk import Chunk
+from .columns import Columns
+from .open import Inputs
 from .source import ChunkSource, at, chunk_at
 from .tag_file import open_side
 

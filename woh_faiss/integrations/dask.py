@@ -120,7 +120,7 @@ def update(
     def fit(woh: WOH, chunk: Chunk) -> None:
         partial_fit(woh, chunk.features, chunk.tags, word_vectors=word_vectors, client=client)
 
-    return index._grow.learned(chunk, fit, timeout, on_duplicate)
+    return index._writer.learned(chunk, fit, timeout, on_duplicate)
 
 
 class Cluster:

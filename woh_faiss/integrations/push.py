@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from woh_faiss import WOHIndex
 from woh_faiss.errors import EngineError
-from woh_faiss.index.index_state import WOHIndex
 
-from .engine import Engine, Ids, PushState, RoundStamp, open_engine
+from .engine import Engine, Ids, PushState, RoundStamp
+from .open_engine import open_engine
 from .source import CodeSource
 
 #: Rows from which a step is committed; a round is never cut.

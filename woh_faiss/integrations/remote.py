@@ -9,10 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import codes, validate
 from woh_faiss.errors import EngineError
-from woh_faiss.index.reader import WOHIndex, without_own
+from woh_faiss.index.index import WOHIndex
+from woh_faiss.index.neighbours import without_own
 from woh_faiss.store import NO_DISTANCE, NO_ID
 
-from .engine import PushState, RoundStamp, open_engine
+from .engine import PushState, RoundStamp
+from .open_engine import open_engine
 from .source import mark_of
 
 

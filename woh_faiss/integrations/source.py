@@ -7,9 +7,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import codes
+from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import StoreError
-from woh_faiss.index.index_state import WOHIndex
 from woh_faiss.store import Round
 from woh_faiss.store.provenance import history
 

@@ -336,8 +336,8 @@ class WOH:
     def _round(
         self, chunk: TaggedChunk, df: Matrix, B0: ArrayLike | None
     ) -> tuple[ModelState, NDArray[np.uint8], NDArray[np.int64]]:
-        """One more round, the chunk's codes (the new function's for items that took no part), the tag_outliers
-        of those that did."""
+        """One more round, the chunk's codes (the new function's for items that took no part), and the bits in
+        which features alone would have set those that did otherwise."""
         config, known, trained = self.config, self._learned, chunk.trained
         if known is not None:
             _same_width(chunk.f, known.stats.C5.shape[1])

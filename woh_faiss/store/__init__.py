@@ -6,8 +6,6 @@ or under a new name, so a process may die anywhere and readers never see half an
 
 from __future__ import annotations
 
-from woh_faiss.inputs.flat_faiss_file import FloatVectors, read_floats
-
 from .files import publish
 from .model import Model
 from .records import AnnIndex, Item, Round, Snapshot
@@ -23,10 +21,8 @@ __all__ = [
     "Round",
     "Item",
     "Model",
-    "FloatVectors",
     "AnnIndex",
     "publish",
-    "read_floats",
     "NO_DISTANCE",
     "NO_ID",
 ]

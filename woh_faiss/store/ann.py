@@ -1,31 +1,22 @@
-"""Approximate indexes: faster searches that may miss some, made of the codes, kept beside them, never the truth.
+"""Approximate indexes: faster searches that may miss some, made of the codes and kept beside them.
 
-A ANN file is immutable and has a name of its own; the COMMIT that names it in the catalogue makes it the
-index's, and takes away the one before. It holds the first rows of one generation, removed ones too, under
-their row numbers. What was appended since is scanned; what was removed is dropped from its answers.
+They are never the truth. An ANN file is immutable and has a name of its own; the COMMIT that names it in the
+catalogue makes it the index's, and takes away the one before. It holds the first rows of one generation,
+removed ones too, under their row numbers. What was appended since is scanned; what was removed is dropped
+from its answers (`ann_search.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import faiss
-import numpy as np
-from numpy.typing import NDArray
+from woh_faiss.errors import StoreError
 
-from woh_faiss import validate
-from woh_faiss.errors import InputError, StoreError
-
-from . import codefile, faiss_indexes, files, fork_safety, schema
+from . import faiss_indexes, files, schema
+from .ann_search import AnnSearcher, check_kind
 from .records import AnnIndex
-from .scan import NO_DISTANCE, NO_ID, Distances, Rows, Scan
-from .view import View
 
 if TYPE_CHECKING:
     from .store import Store
@@ -33,158 +24,6 @@ if TYPE_CHECKING:
 
 #: Queries that recall is measured with, and neighbours of each.
 _QUERIES, _K = 256, 10
-#: Neighbours asked for beyond k and its share of rows left out; how many times more where that was too few.
-_SPARE, _MORE = 16, 4
-
-
-@dataclass(frozen=True)
-class AnnSearcher:
-    """A search of one state through an approximate index, as `Scan` searches all of it.
-
-    Attributes
-    ----------
-    view : View
-    derived : Derived
-    index : faiss.IndexBinary
-        Of the first `derived.rows` rows.
-    """
-
-    view: View
-    derived: AnnIndex
-    index: Any
-
-    def nearest(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
-        """Distances and rows, as `Scan.nearest`: exact among the rows that are newer."""
-        D, rows = self._derived(codes, min(k, self.derived.rows))
-        if self._tail.ntotal:
-            D_tail, tail = self._tail.nearest(codes, min(k, self._tail.ntotal))
-            D = np.concatenate([D, D_tail], axis=1)
-            rows = np.concatenate([rows, np.where(tail == NO_ID, NO_ID, tail + self.derived.rows)], axis=1)
-        return _best(D, rows, k)
-
-    def _derived(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
-        """Of the derived rows: more neighbours than k, and removed ones dropped."""
-        alive = self.view.everything.allowed
-        n, out = self.derived.rows, self._out
-        if alive is None:
-            return faiss_indexes.nearest(self.index, codes, k)
-        more = min(n, k + (_SPARE + 2 * k * out // max(1, n - out) if out else 0))
-        D, rows = np.full((len(codes), k), NO_DISTANCE, np.int32), np.full((len(codes), k), NO_ID, np.int64)
-        short = np.arange(len(codes))
-        while len(short):
-            D_all, found = faiss_indexes.nearest(self.index, codes[short], more)
-            exhausted = found[:, -1] == NO_ID
-            gone = ~alive[found]  # NO_ID looks at the last row, which is no matter
-            D_all[gone], found[gone] = NO_DISTANCE, NO_ID
-            D[short], rows[short] = _best(D_all, found, k)
-            short = short[(rows[short, -1] == NO_ID) & ~exhausted]
-            if more == n:
-                break
-            more = min(n, _MORE * more)
-        return D, rows
-
-    @cached_property
-    def _out(self) -> int:
-        """How many of the derived rows may not answer."""
-        alive = self.view.everything.allowed
-        return 0 if alive is None else int(np.count_nonzero(~alive[: self.derived.rows]))
-
-    @cached_property
-    def _tail(self) -> Scan:
-        """The scan of the rows that are newer."""
-        start, scan = self.derived.rows, self.view.everything
-        codes = scan.mapped.codes[start:]
-        flat: Any = faiss.IndexBinaryFlat(8 * codes.shape[1])
-        if len(codes):
-            flat.add(codes)
-        return Scan(
-            codefile.MappedCodes(flat, flat, codes, None),
-            None if scan.allowed is None else scan.allowed[start:],
-        )
-
-
-def _best(D: Distances, rows: Rows, k: int) -> tuple[Distances, Rows]:
-    """The k first by distance, then by row, padded where there are fewer."""
-    if (lack := k - D.shape[1]) > 0:
-        D = np.pad(D, ((0, 0), (0, lack)), constant_values=NO_DISTANCE)
-        rows = np.pad(rows, ((0, 0), (0, lack)), constant_values=NO_ID)
-    order = np.lexsort((rows, D), axis=1)[:, :k]
-    return np.take_along_axis(D, order, axis=1), np.take_along_axis(rows, order, axis=1)
-
-
-class AnnCache:
-    """The approximate indexes that an opened `Store` has read, by kind; threads share them."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, AnnSearcher] = {}
-        self._reading = threading.RLock()
-
-    def clear(self) -> None:
-        """Let go of them."""
-        self._held = {}
-
-    def through(self, view: View, kind: str) -> AnnSearcher:
-        """A search of `view` through its approximate index of a kind, read when first asked for.
-
-        Raises
-        ------
-        InputError
-            The kind is unknown.
-        StoreError
-            There is none, its file is gone or damaged; other searches are not touched.
-        """
-        _check_kind(kind, "through", ", or None")
-        held = self._held.get(kind)
-        if held is None or held.view is not view:
-            derived = next((it for it in view.snapshot.derived if it.kind == kind), None)
-            if derived is None:
-                raise StoreError(
-                    f"{view.folder} has no approximate index {kind}; 'woh-index build-ann {kind}' makes one"
-                )
-            with fork_safety.gate, self._reading:  # a fork waits, else the child might wait for this for ever
-                held = _taken(view, derived, self._held.get(kind))
-                self._held = {**self._held, kind: held}
-        return held
-
-
-def _taken(view: View, derived: AnnIndex, held: AnnSearcher | None) -> AnnSearcher:
-    """A search of `view` with what is held, if that is the index wanted, or else read."""
-    if held is not None and held.derived.name == derived.name:
-        return AnnSearcher(view, derived, held.index)
-    try:
-        return AnnSearcher(view, derived, load(view.folder, derived, 8 * view.mapped.codes.shape[1]))
-    except StoreError as error:
-        # A writer has derived another meanwhile; one that is older lacks rows, which are scanned.
-        if not isinstance(error.__cause__, FileNotFoundError) or held is None:
-            raise
-        other = held.view.snapshot.generation != view.snapshot.generation
-        if other or held.derived.rows > view.snapshot.rows:
-            raise
-        return AnnSearcher(view, held.derived, held.index)
-
-
-def load(folder: Path, derived: AnnIndex, d: int) -> Any:
-    """The Faiss index in a ANN file; StoreError unless it is what was written, to the byte."""
-    path, again = folder / derived.name, f"'woh-index build-ann {derived.kind}' makes it again"
-    try:
-        with files.failures(folder, "open"), files.open_regular(path) as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != derived.sha256:
-                raise StoreError(f"{path} is not what was written (another SHA-256); {again}")
-            file.seek(0)
-            try:
-                index = faiss_indexes.read(file)
-            except RuntimeError as error:
-                reason = str(error).splitlines()[0]
-                raise StoreError(
-                    f"{path} is no index that Faiss {faiss.__version__} reads ({reason}); {again}"
-                ) from error
-    except StoreError as error:
-        if isinstance(missing := error.__cause__, FileNotFoundError):
-            raise StoreError(f"{path} is missing; open the index anew, or {again}") from missing
-        raise
-    if (index.ntotal, index.d) != (derived.rows, d):
-        raise StoreError(f"{path} holds {index.ntotal} codes of {index.d} bits, expected others; {again}")
-    return index
 
 
 def build_ann(store: Store, kind: str, given: Mapping[str, Any], bits: int, timeout: float) -> AnnIndex:
@@ -192,7 +31,7 @@ def build_ann(store: Store, kind: str, given: Mapping[str, Any], bits: int, time
 
     It is built without the writer lock, which is then taken for as long as the file takes to write.
     """
-    _check_kind(kind)
+    check_kind(kind)
     store.refresh()
     view = store.view
     seen, codes = view.snapshot, view.mapped.codes
@@ -206,22 +45,16 @@ def build_ann(store: Store, kind: str, given: Mapping[str, Any], bits: int, time
     with store.writing(timeout) as writing:
         if writing.snapshot.generation != seen.generation:
             raise StoreError(
-                f"{store.path} was compacted or rolled back while {kind} was derived; derive it again"
+                f"{store.path} was compacted or rolled back while {kind} was built; build it again"
             )
         return _put(writing, made, index)
 
 
-def _check_kind(kind: str, name: str = "kind", also: str = "") -> None:
-    if not isinstance(kind, str) or kind not in faiss_indexes.SUBLINEAR:
-        expected = ", ".join(faiss_indexes.SUBLINEAR)
-        raise InputError(f"{name} is {validate.short(kind)}, expected one of {expected}{also}")
-
-
-def _recall(through: AnnSearcher, bits: int) -> float:
-    scan = through.view.everything
+def _recall(searcher: AnnSearcher, bits: int) -> float:
+    scan = searcher.view.everything
     queries = faiss_indexes.probes(scan.codes, bits, _QUERIES)
     k = min(_K, scan.ntotal)
-    return faiss_indexes.recall(through.nearest(queries, k)[0], scan.nearest(queries, k)[0])
+    return faiss_indexes.recall(searcher.nearest(queries, k)[0], scan.nearest(queries, k)[0])
 
 
 def _put(writing: WriteTransaction, made: AnnIndex, index: Any) -> AnnIndex:
@@ -231,21 +64,21 @@ def _put(writing: WriteTransaction, made: AnnIndex, index: Any) -> AnnIndex:
         sha256 = writing.write_file(name, lambda file: faiss_indexes.write(file, index))
         files.sync_folder(writing.folder)
         made = replace(made, name=name, sha256=sha256)
-        state.derived = [*(it for it in state.derived if it.kind != made.kind), made]
+        state.ann = [*(it for it in state.ann if it.kind != made.kind), made]
     return made
 
 
 def drop_ann(store: Store, kind: str | None, timeout: float) -> list[str]:
     """Remove the approximate index of a kind, or all; the kinds that went."""
     if kind is not None:
-        _check_kind(kind)
+        check_kind(kind)
     with store.writing(timeout) as writing:
-        gone = [it.kind for it in writing.state.derived if kind in (None, it.kind)]
+        gone = [it.kind for it in writing.state.ann if kind in (None, it.kind)]
         if kind is not None and not gone:
             raise StoreError(
                 f"{store.path} has no approximate index {kind}; 'woh-index info' shows those there are"
             )
         if gone:
             with writing.committing() as (_, state):
-                state.derived = [it for it in state.derived if it.kind not in gone]
+                state.ann = [it for it in state.ann if it.kind not in gone]
     return gone

@@ -87,7 +87,7 @@ def _pinned(
             seen, state = catalog.snapshot(connection), catalog.read_state(connection)
             names = [*state.models, *([schema.ANCHORS] if state.anchors else [])]
             with ExitStack() as attempt:
-                parts = _open(folder, d, seen, [*names, *(it.name for it in state.derived)], attempt)
+                parts = _open(folder, d, seen, [*names, *(it.name for it in state.ann)], attempt)
                 # A writer renames files after its COMMIT: if there was none, these belong together.
                 if database.read(folder, catalog.snapshot).generation != seen.generation:
                     return None

@@ -39,7 +39,7 @@ def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
     found = cell_types.parsed("meta.state", _named(connection, "state"), dict)
     counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "ann_builds")
-    if set(found) != {"models", "anchors", "derived", "identity", "line", "left", *counts}:
+    if set(found) != {"models", "anchors", "ann", "identity", "line", "left", *counts}:
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
     if not isinstance(found.get("models"), list):
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, expected a list of models")
@@ -61,15 +61,17 @@ def read_state(connection: sqlite3.Connection) -> State:
             raise sqlite3.DatabaseError(
                 f"meta.state.{name} is {short(found[name])}, expected {cell_types.COUNT}"
             )
-    state = State(**{**found, "derived": _derived(found["derived"])})
+    state = State(**{**found, "ann": _ann(found["ann"])})
     if state.auto_end > state.next_id:
         raise sqlite3.DatabaseError(f"meta.state.auto_end is {state.auto_end}, beyond {state.next_id}")
     return state
 
 
-def _derived(found: Any) -> list[AnnIndex]:
+def _ann(found: Any) -> list[AnnIndex]:
     """What `meta.state` says of approximate indexes."""
-    entries = [cell_types.derived("meta.state.ann", it) for it in cell_types.listed("meta.state.ann", found)]
+    entries = [
+        cell_types.ann_index("meta.state.ann", it) for it in cell_types.listed("meta.state.ann", found)
+    ]
     made = [AnnIndex(**entry) for entry in entries]
     if len({it.kind for it in made}) != len(made):
         raise sqlite3.DatabaseError("meta.state.ann names a kind twice")
@@ -108,9 +110,9 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
         )
     if model is not None:
         cell_types.model_file("rounds.model", model)
-    if any(it.rows > rows for it in state.derived):
+    if any(it.rows > rows for it in state.ann):
         raise sqlite3.DatabaseError(f"meta.state.ann has more rows than the {rows} there are")
-    now = state.next_id, state.generation, state.anchors, tuple(state.derived)
+    now = state.next_id, state.generation, state.anchors, tuple(state.ann)
     return Snapshot(number, rows, ntotal, model, fingerprint, *now, state.identity, state.line, *record)
 
 

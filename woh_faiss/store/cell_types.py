@@ -127,7 +127,7 @@ def listed(where: str, value: Any) -> list[Any]:
     return value
 
 
-def derived(where: str, value: Any) -> dict[str, Any]:
+def ann_index(where: str, value: Any) -> dict[str, Any]:
     """What is known of an approximate index: the fields of `records.Derived`; its name is no path."""
     if not isinstance(value, dict) or set(value) != set(ANN_FILE):
         raise sqlite3.DatabaseError(f"{where} holds {short(value)}, which is no approximate index")

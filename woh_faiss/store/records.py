@@ -13,7 +13,7 @@ _LEFT = 16
 
 @dataclass(frozen=True, slots=True)
 class AnnIndex:
-    """An index that was derived from the codes of the generation that is in place.
+    """An approximate index of the codes of the generation that is in place.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Snapshot:
         How often codes and ids were written anew, by `compact` or `rollback`.
     anchors : str or None
         SHA-256 of the anchors' file, if they have one.
-    derived : tuple of Derived
+    ann : tuple of AnnIndex
     identity : str
         32 hex digits that tell this index, and copies of it, from every other.
     line : str
@@ -82,7 +82,7 @@ class Snapshot:
     next_id: int
     generation: int = 0
     anchors: str | None = None
-    derived: tuple[AnnIndex, ...] = ()
+    ann: tuple[AnnIndex, ...] = ()
     identity: str = ""
     line: str = ""
     time: float = 0.0
@@ -167,7 +167,7 @@ class State:
         Every id below it was used: up to here only the store gave ids.
     restorable : int
         The earliest round that the tags can be put back to.
-    derived : list of Derived
+    ann : list of AnnIndex
         At most one a kind, of the generation that is in place.
     ann_builds : int
         How many were ever made.
@@ -185,16 +185,16 @@ class State:
     next_id: int = 0
     auto_end: int = 0
     restorable: int = 0
-    derived: list[AnnIndex] = field(default_factory=list)
+    ann: list[AnnIndex] = field(default_factory=list)
     ann_builds: int = 0
     identity: str = field(default_factory=lambda: secrets.token_hex(16))
     line: str = field(default_factory=lambda: secrets.token_hex(8))
     left: list[list[Any]] = field(default_factory=list)
 
     def leave(self, last: Snapshot, kept: int) -> None:
-        """Begin another generation after `last`, with rounds up to `kept`; approximate indexes had its rows."""
+        """Begin another generation after `last`, with rounds up to `kept`; its rows are new."""
         self.left = [*self.left, [self.line, last.round, last.time, kept]][-_LEFT:]
-        self.generation, self.line, self.derived = self.generation + 1, secrets.token_hex(8), []
+        self.generation, self.line, self.ann = self.generation + 1, secrets.token_hex(8), []
 
     def text(self) -> str:
         """As JSON."""

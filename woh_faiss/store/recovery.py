@@ -37,7 +37,7 @@ def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
 
 def strays(folder: Path, state: State) -> list[Path]:
     """Plain files of ours that the committed state does not have, by name; nobody made a folder or a link."""
-    keep = {*state.models, *([schema.ANCHORS] if state.anchors else []), *(it.name for it in state.derived)}
+    keep = {*state.models, *([schema.ANCHORS] if state.anchors else []), *(it.name for it in state.ann)}
     with os.scandir(folder) as entries:
         found = [it.name for it in entries if _MADE.fullmatch(it.name) and it.is_file(follow_symlinks=False)]
     return [folder / name for name in sorted(found) if name not in keep]

@@ -16,7 +16,7 @@ from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, database, files, fork_safety, schema
-from .ann import AnnCache, AnnSearcher
+from .ann_search import AnnCache, AnnSearcher
 from .model import Model
 from .records import Round, Snapshot
 from .view import View, open_view
@@ -58,7 +58,7 @@ class Store:
         view = open_view(path, wanted)
         self.config, self.d = view.config, 8 * view.mapped.codes.shape[1]
         self._view: View | None = view
-        self._shelf = AnnCache()
+        self._anns = AnnCache()
         self._refreshing = threading.RLock()
         self._looked = time.monotonic()
 
@@ -111,7 +111,7 @@ class Store:
     def close(self) -> None:
         """Let go of the mapped files; the Store cannot be used afterwards."""
         self._view = None
-        self._shelf.clear()
+        self._anns.clear()
 
     @property
     def view(self) -> View:
@@ -178,9 +178,9 @@ class Store:
                         self._refreshing.release()
         return self.view
 
-    def through(self, view: View, kind: str) -> AnnSearcher:
-        """See `derived.Shelf.through`."""
-        return self._shelf.through(view, kind)
+    def ann_searcher(self, view: View, kind: str) -> AnnSearcher:
+        """See `ann_search.AnnCache.searcher`."""
+        return self._anns.searcher(view, kind)
 
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""

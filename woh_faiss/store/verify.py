@@ -14,7 +14,17 @@ import numpy as np
 from woh_faiss.display import display_text
 from woh_faiss.errors import StoreError, WOHError
 
-from . import ann, catalog, codefile, database, faiss_indexes, files, schema, table_checksums, writer_lock
+from . import (
+    ann_search,
+    catalog,
+    codefile,
+    database,
+    faiss_indexes,
+    files,
+    schema,
+    table_checksums,
+    writer_lock,
+)
 from .compaction import mapped
 from .model import Model, Npy
 from .records import Snapshot, State
@@ -102,7 +112,7 @@ class _Check:
                 self._counts(run, seen)
             self._codes_and_ids(run, seen, d)
             self._models(run, seen, state)
-            self._derived(seen, d)
+            self._ann(seen, d)
         self._leftovers(seen, state, d)
 
     def _sums(self, run: sqlite3.Connection) -> None:
@@ -195,12 +205,12 @@ class _Check:
                 else:
                     Model(self.folder / name).check(fingerprint)
 
-    def _derived(self, seen: Snapshot, d: int) -> None:
+    def _ann(self, seen: Snapshot, d: int) -> None:
         """Every approximate index: its bytes, then its codes against those in place."""
         codes, ids = (files.newest(self.folder, name, seen.generation) for name in (schema.CODES, schema.IDS))
-        for known in seen.derived:
+        for known in seen.ann:
             with self.noting(known.name):
-                index = ann.load(self.folder, known, d)
+                index = ann_search.load(self.folder, known, d)
                 C, _ = mapped(codes, ids, d, seen.rows)
                 found = np.zeros(known.rows, np.bool_)
                 for rows, held in faiss_indexes.stored(index):
@@ -216,7 +226,7 @@ class _Check:
             ours = {schema.CATALOG, schema.CODES, schema.IDS, *state.models}
             ours |= {schema.CATALOG + end for end in ("-wal", "-shm")} | {writer_lock.NAME}
             ours |= {schema.ANCHORS} if state.anchors else set()
-            ours |= {known.name for known in state.derived}
+            ours |= {known.name for known in state.ann}
             left = {path.name for path in strays(self.folder, state)}
             for path in sorted(self.folder.iterdir()):
                 if path.name not in ours | left:

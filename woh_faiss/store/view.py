@@ -213,7 +213,7 @@ class View:
         return found
 
     def search(
-        self, codes: Any, k: Any, allow: Any = None, deny: Any = None, through: Searcher | None = None
+        self, codes: Any, k: Any, allow: Any = None, deny: Any = None, searcher: Searcher | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Hamming distances and ids of the k nearest codes, both (n, k).
 
@@ -228,7 +228,7 @@ class View:
             At least 1; may exceed ntotal.
         allow, deny : array_like of ids, or faiss.IDSelector, optional
             Only items in `allow`, and none in `deny`, are looked at: see `scan.members`.
-        through : Searcher, optional
+        searcher : Searcher, optional
             Something else than a scan among those that may answer.
 
         Raises
@@ -236,14 +236,14 @@ class View:
         InputError
             Another shape or dtype, k below 1, or ids that are no integers.
         """
-        distances, rows = (through or self.among(allow, deny)).nearest(codes, k)
+        distances, rows = (searcher or self.among(allow, deny)).nearest(codes, k)
         return distances, self._ids_at(rows)
 
     def search_codes(
-        self, codes: Any, k: Any, allow: Any = None, deny: Any = None, through: Searcher | None = None
+        self, codes: Any, k: Any, allow: Any = None, deny: Any = None, searcher: Searcher | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
         """As `search`, with the codes found, (n, k, d // 8): zeros where there are fewer than k."""
-        distances, rows = (through or self.among(allow, deny)).nearest(codes, k)
+        distances, rows = (searcher or self.among(allow, deny)).nearest(codes, k)
         stored = np.zeros((*rows.shape, self.mapped.codes.shape[1]), dtype=np.uint8)
         there = rows != NO_ID
         stored[there] = self.mapped.codes[rows[there]]
