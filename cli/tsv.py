@@ -1,4 +1,4 @@
-"""Answers for a pipe: a line a neighbour, cells apart by tabs. A terminal gets the tables of `render`."""
+"""Answers for a pipe: a line a neighbour, cells apart by tabs. A terminal gets the tables of `tables.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> None:
-    """The columns of `render.print_neighbours`, without its import of rich, which takes longer than a query.
+    """The columns of `tables.print_neighbours`, without its import of rich, which takes longer than a query.
 
     Cells have tabs, line ends and whatever else a terminal obeys escaped; `--json` keeps everything as it is.
     """

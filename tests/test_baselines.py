@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import trainer_checks
 from numpy.testing import assert_array_equal
-from test_trainer import stream
+from test_learner import stream
 
 from woh_faiss.errors import ConfigError, InputError, NotFittedError
 from woh_faiss.evaluation import streaming

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array
-from test_trainer import stream
+from test_learner import stream
 
 from woh_faiss import WOH, WOHConfig, WOHIndex
 from woh_faiss.errors import ConfigError, InputError, NotFittedError

@@ -1,4 +1,4 @@
-"""The layer contracts in pyproject.toml: lint fails on a forbidden import and on a module they do not name."""
+"""The layer contracts in pyproject.toml: lint fails on a forbidden import and on a module without a place."""
 
 import os
 import shutil

@@ -565,7 +565,7 @@ class WOHIndex:
         ]
 
     def explain(self, ids: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
-        """The tags that each indexed item's code predicts, best first, with scores: `Meaning.predicted`."""
+        """The tags that each indexed item's code predicts, best first: `TagQueries.predicted`."""
         view = self._store.view
         most = validate.whole_number(most, "most", 1)
         packed = codes.unpad(view.codes(np.atleast_1d(np.asarray(ids))), self.config.bits)
@@ -652,8 +652,8 @@ class WOHIndex:
         -------
         dict
             ``rounds``: for each, its number, kind and items, and of the codes it added `codes.health` and how
-            much of them its tags cover (`tags.Coverage`). ``drift``: for each earlier model that is kept
-            (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that are
+            much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that is
+            kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that are
             others with today's hash function, and ``bits``, the same bit by bit. Stored codes do not move.
             ``tag_outliers``: the items with the most bits that their features alone would have set otherwise,
             worst first, with id, key, tags, round and ``differ``: what was tagged wrongly stands here. Of

@@ -1,8 +1,8 @@
 """Tags as queries, and the tags that a code predicts: the model read from its tag side.
 
 A code b explains an item's word vectors z ≈ b⁺V (Eq. 9) and tags y ≈ b⁺W (Eq. 13). Read backwards, tags
-alone give bits as real numbers: the h that explains them best (`targets.decoded`). docs/adaptive.md has what
-y, z and b⁺ are in either preset.
+alone give bits as real numbers: the h that explains them best (`tag_targets.decoded`). docs/adaptive.md has
+what y, z and b⁺ are in either preset.
 """
 
 from __future__ import annotations

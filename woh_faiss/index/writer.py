@@ -187,7 +187,7 @@ class IndexWriter:
         return len(found)
 
     def check(self, chunks: Iterable[tuple[str, Chunk]], learn: bool, on_duplicate: OnDuplicate) -> None:
-        """Refuse what would stop these (file, chunk) after the first; see `Ahead`."""
+        """Refuse what would stop these (file, chunk) after the first; see `Preflight`."""
         self._store.refresh()
         with self._store.writing() as writing:
             ahead = Preflight(writing, self.width(), learn, on_duplicate)

@@ -1,6 +1,6 @@
 """The semantic start of a round: what the codes of a chunk aim at.
 
-The steps that follow are the paper's (`learning.py`); docs/adaptive.md has the algorithm in one page.
+The steps that follow are the paper's (`training_round.py`); docs/adaptive.md has the algorithm in one page.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Start:
     kernel : Kernel
         The map that made the items' φ.
     items, W0, past
-        See `learning.learn_round`.
+        See `training_round.learn_round`.
     given : int
         Items that have their final codes already.
     side, early : TagSide, Early or None

@@ -19,7 +19,7 @@ k        (n,)        ℓ2,1 weights, 1 / ‖y_i − b_i W‖₂
 C1..D2   statistics  see statistics.py
 =======  ==========  ====================================================================
 
-Nothing of size n x c or n x n is ever formed. `learning.py` puts the steps together.
+Nothing of size n x c or n x n is ever formed. `training_round.py` puts the steps together.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class AnnSearcher:
     view : View
     derived : Derived
     index : faiss.IndexBinary
-        Of the first `derived.rows` rows.
+        Of the first `ann.rows` rows.
     """
 
     view: View

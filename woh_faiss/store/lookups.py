@@ -20,7 +20,7 @@ from .records import Snapshot, State
 
 
 class Lookups:
-    """Questions about ids and keys, under the lock that `Writing` holds."""
+    """Questions about ids and keys, under the lock that `WriteTransaction` holds."""
 
     folder: Path
     connection: sqlite3.Connection

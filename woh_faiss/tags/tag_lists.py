@@ -27,7 +27,7 @@ class TagLists:
     Attributes
     ----------
     names : tuple of c str
-        Column -> tag as the user wrote it, each once; `tags.py` normalises.
+        Column -> tag as the user wrote it, each once; `vocabulary.py` normalises.
     indptr : (n + 1,) int64
         Item i's tags are ``indices[indptr[i]:indptr[i + 1]]``.
     indices : (nnz,) int64

@@ -16,7 +16,7 @@ from .sh import SH
 from .wdh import WDHStyle
 from .yardsticks import ITQ, PCASign, RandomProjection
 
-#: Every method by the name that tables have; `METHODS[name].of` is a `make` for `protocol.stream`.
+#: Every method by the name that tables have; `METHODS[name].of` is a `make` for `streaming.stream`.
 METHODS: dict[str, type[Baseline]] = {
     method.name: method
     for method in (

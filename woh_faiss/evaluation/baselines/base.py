@@ -75,7 +75,7 @@ class Baseline(ABC):
 
     @classmethod
     def of(cls, config: WOHConfig) -> Self:
-        """One with a config's bits, seed and min_count: a `make` for `protocol.stream`. The rest is WOH's."""
+        """One with a config's bits, seed and min_count: a `make` for `streaming.stream`."""
         return cls(config.bits, seed=config.seed, min_count=config.min_count)
 
     def partial_fit(self, X: ArrayLike, y: Any, *, word_vectors: WordVectors | None = None) -> Self:

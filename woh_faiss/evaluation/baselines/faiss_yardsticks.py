@@ -52,7 +52,7 @@ def search(name: str, X: Array, xq: Array, n_bytes: int) -> NDArray[np.float32]:
 
 
 def ranker(name: str, X: Array, n_bytes: int) -> Distance:
-    """A distance for `evaluation.mean_average_precision`: trains once, on the database X (n, d).
+    """A distance for `metrics.mean_average_precision`: trains once, on the database X (n, d).
 
     Raises
     ------

@@ -58,7 +58,7 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
     Raises
     ------
     InputError
-        As `protocol.stream`.
+        As `streaming.stream`.
     """
     held_out, rest = split(chunk, np.arange(setting.own) if setting.own else setting.queries, cell.seed)
     chunks = cut(len(rest), setting.size) if setting.size else setting.chunks

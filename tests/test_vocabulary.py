@@ -308,7 +308,7 @@ def test_long_lists_are_learned_in_bounded_time(monkeypatch):
 SCRIPT = """
 import hashlib, sys
 sys.path.insert(0, {folder!r})
-from test_tags import learn, topics
+from test_vocabulary import learn, topics
 from woh_faiss.tags import Vocabulary
 print(hashlib.sha256(learn(Vocabulary(1), topics(), vector_size=16)[0].E.tobytes()).hexdigest())
 """

@@ -1,6 +1,6 @@
 """Approximate indexes against the flat scan: time of a query and recall of the 10 nearest, one thread.
 
-    python examples/benchmarks/derived.py [--rows 1000000] [--kinds ivf hnsw multihash] [--queries 200]
+    python examples/benchmarks/ann.py [--rows 1000000] [--kinds ivf hnsw multihash] [--queries 200]
 
 Codes of 64 bits in clusters of about 200, each bit of a code flipped with probability .08; queries are codes
 with 4 bits flipped, asked one at a time. Flat and derived take turns within one run; a ratio is that of the
