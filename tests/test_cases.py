@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss import WOHIndex, WordVectors, read_chunk
 from woh_faiss.errors import InputError, StoreError, WOHError
-from woh_faiss.store import Store
+from woh_faiss.store import NewRound, Store
 
 MAPS = Path("/proc/self/maps")
 
@@ -69,7 +69,7 @@ def test_a_code_that_is_equal_is_always_found(tmp_path, bits):
     with Store.create(tmp_path / "i", config={}, d=bits) as store:
         what = {"kind": "encoded", "keys": [None] * 600, "tags": [[]] * 600, "trained": 0, "seconds": 0}
         with store.writing() as writing:
-            writing.commit(codes=codes, ids=np.arange(600), **what)
+            writing.commit(NewRound(codes=codes, ids=np.arange(600), **what))
         assert (store.view.search(codes, 1)[0] == 0).all()
         with store.writing() as writing:
             writing.remove(list(range(0, 600, 2)))

@@ -15,7 +15,7 @@ from test_life import XQ, contents
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import ConfigError, InputError, NotFittedError, StoreError
-from woh_faiss.store import Store
+from woh_faiss.store import NewRound, Store
 
 
 def flip_middle(path):
@@ -129,7 +129,7 @@ def test_what_an_erased_id_costs(tmp_path):
     with Store.create(tmp_path / "i", config={}, d=8) as store:
         what = {"kind": "encoded", "keys": [None] * n, "tags": [[]] * n, "trained": 0, "seconds": 0}
         with store.writing() as writing:
-            writing.commit(codes=np.zeros((n, 1), np.uint8), ids=ids, **what)
+            writing.commit(NewRound(codes=np.zeros((n, 1), np.uint8), ids=ids, **what))
         with store.writing() as writing:
             writing.remove(ids.tolist())
         empty = store.compact()

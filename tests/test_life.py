@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
+from woh_faiss.store import NewRound
 
 XQ = tagged(9, n=4)[0]
 
@@ -28,16 +29,18 @@ def without(index, gone, path):
     assert not {item.id for item in items} & set(gone)
     with other._store.writing() as writing:
         writing.commit(
-            kind="encoded",
-            codes=index._store.view.codes([item.id for item in items]),
-            ids=[item.id for item in items],
-            keys=[item.key for item in items],
-            tags=[item.tags for item in items],
-            trained=0,
-            seconds=0,
-            model=dict(index._store.view.learned()),
-            anchors=np.asarray(index._store.view.anchor_rows()),
-            tag_rows=index._store.tag_rows(),
+            NewRound(
+                kind="encoded",
+                codes=index._store.view.codes([item.id for item in items]),
+                ids=[item.id for item in items],
+                keys=[item.key for item in items],
+                tags=[item.tags for item in items],
+                trained=0,
+                seconds=0,
+                model=dict(index._store.view.learned()),
+                anchors=np.asarray(index._store.view.anchor_rows()),
+                tag_rows=index._store.tag_rows(),
+            )
         )
     return other
 

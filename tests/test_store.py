@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 from store_worker import chunk, commit, dump, faiss_bytes
 
 from woh_faiss.errors import InputError, LockedError, StoreError
-from woh_faiss.store import Item, Model, Snapshot, Store, catalog, database, files
+from woh_faiss.store import Item, Model, NewRound, Snapshot, Store, catalog, database, files
 
 
 def naive_search(codes, ids, queries, k):
@@ -269,7 +269,7 @@ def test_a_reader_serves_its_snapshot_until_it_refreshes(store):
     before = dump(reader)
     with store.writing() as writing:
         assert dump(reader) == before
-        writing.commit(**chunk(2, kind="encoded"))
+        writing.commit(NewRound(**chunk(2, kind="encoded")))
         assert dump(reader) == before
     assert dump(reader) == before
     assert reader.tag_rows() == tags
@@ -361,11 +361,11 @@ def test_bad_input_changes_nothing_and_keeps_the_lock(store, case):
     before, contents = dump(store), {p.name: p.read_bytes() for p in store.path.glob("*[!lmr]")}
     with store.writing() as writing:
         with pytest.raises(InputError, match=message) as caught:
-            writing.commit(**arguments)
+            writing.commit(NewRound(**arguments))
         assert "\n" not in str(caught.value)
         assert {p.name: p.read_bytes() for p in store.path.glob("*[!lmr]")} == contents
         assert dump(store) == before
-        writing.commit(**chunk(2))
+        writing.commit(NewRound(**chunk(2)))
     assert store.ntotal == 10
 
 
@@ -395,12 +395,12 @@ def test_the_largest_id_ever_is_remembered_and_int64s_end_is_no_obstacle(store):
 
 def test_one_update_is_one_commit(store):
     with store.writing() as writing:
-        writing.commit(**chunk(1))
+        writing.commit(NewRound(**chunk(1)))
         assert writing.snapshot.round == 1
         with pytest.raises(StoreError, match="has ended"):
-            writing.commit(**chunk(2))
+            writing.commit(NewRound(**chunk(2)))
     with pytest.raises(StoreError, match="has ended"):
-        writing.commit(**chunk(2))
+        writing.commit(NewRound(**chunk(2)))
     assert store.snapshot.round == 1
 
 
@@ -550,7 +550,7 @@ def test_no_statement_of_an_update_walks_the_items_or_the_tags(store, monkeypatc
     with store.writing() as writing:
         writing.known_ids([1000, 5])
         writing.known_keys(["a", "b"])
-        writing.commit(**chunk(2))
+        writing.commit(NewRound(**chunk(2)))
     store.view.items([1000])
     store.view.id_of_key("a")
     monkeypatch.undo()
@@ -739,13 +739,15 @@ def test_many_neighbours_come_in_the_same_order_as_few(tmp_path, k):
     with Store.create(tmp_path / "s", config={}, d=32) as store:
         with store.writing() as writing:
             writing.commit(
-                kind="encoded",
-                codes=codes,
-                ids=np.arange(700),
-                keys=[None] * 700,
-                tags=[[]] * 700,
-                trained=0,
-                seconds=0.0,
+                NewRound(
+                    kind="encoded",
+                    codes=codes,
+                    ids=np.arange(700),
+                    keys=[None] * 700,
+                    tags=[[]] * 700,
+                    trained=0,
+                    seconds=0.0,
+                )
             )
         D, I = store.view.search(queries, k)
         again, ids, stored = store.view.search_codes(queries, k)

@@ -19,7 +19,7 @@ import store_worker
 from store_worker import chunk, commit
 
 from woh_faiss.errors import LockedError, StoreError
-from woh_faiss.store import Store, writer_lock
+from woh_faiss.store import NewRound, Store, writer_lock
 
 pytestmark = pytest.mark.disk
 
@@ -104,7 +104,7 @@ def test_a_second_writer_that_waits_gets_its_turn_and_sees_the_first_ones_round(
             about.set()
             with store.writing(timeout=600) as writing:
                 rounds.append((writing.snapshot.round, store.snapshot.round))
-                writing.commit(**chunk(2))
+                writing.commit(NewRound(**chunk(2)))
 
     thread = threading.Thread(target=write)
     thread.start()

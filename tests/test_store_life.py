@@ -15,7 +15,7 @@ from store_worker import faiss_bytes
 from test_store import naive_search, pairs
 
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import Item, Store
+from woh_faiss.store import Item, NewRound, Store
 
 D, KEEP = 32, 2
 OPERATIONS = ["trained", "encoded", "replace", "remove", "remove", "compact", "rollback", "reopen", "read"]
@@ -143,17 +143,19 @@ def test_any_life_of_items_equals_lists(tmp_path_factory, steps, seed):
             rows = naive.learned(touched, number) if step == "trained" else []
             with store.writing() as writing:
                 writing.commit(
-                    kind="trained" if step == "trained" else "encoded",
-                    codes=np.array([item["code"] for item in items]),
-                    ids=ids,
-                    keys=[item["key"] for item in items],
-                    tags=[item["tags"] for item in items],
-                    trained=0,
-                    seconds=0.0,
-                    model={"P": np.full(2, number)} if step == "trained" else None,
-                    anchors=np.ones(3) if step == "trained" and not writing.has_anchors else None,
-                    tag_rows=rows,
-                    remove=replaced,
+                    NewRound(
+                        kind="trained" if step == "trained" else "encoded",
+                        codes=np.array([item["code"] for item in items]),
+                        ids=ids,
+                        keys=[item["key"] for item in items],
+                        tags=[item["tags"] for item in items],
+                        trained=0,
+                        seconds=0.0,
+                        model={"P": np.full(2, number)} if step == "trained" else None,
+                        anchors=np.ones(3) if step == "trained" and not writing.has_anchors else None,
+                        tag_rows=rows,
+                        remove=replaced,
+                    )
                 )
             naive.live = [item for item in naive.live if item["id"] not in replaced] + items
             naive.committed("trained" if step == "trained" else "encoded")
@@ -217,7 +219,7 @@ def test_search_leaves_removed_rows_out_whatever_their_share(tmp_path, share, ne
     with Store.create(tmp_path / "i", config={}, d=32) as store:
         nothing = {"kind": "encoded", "keys": [None] * n, "tags": [[]] * n, "trained": 0, "seconds": 0}
         with store.writing() as writing:
-            writing.commit(codes=codes, ids=ids, **nothing)
+            writing.commit(NewRound(codes=codes, ids=ids, **nothing))
         before = Store.open(tmp_path / "i")
         with store.writing() as writing:
             writing.remove(ids[gone].tolist())
@@ -234,23 +236,23 @@ def test_what_cannot_be_removed_or_replaced(tmp_path):
         zero = np.zeros((2, 4), np.uint8)
         what = {"kind": "encoded", "codes": zero, "tags": [[], []], "trained": 0, "seconds": 0}
         with store.writing() as writing:
-            writing.commit(ids=[1, 2], keys=["a", "b"], **what)
+            writing.commit(NewRound(ids=[1, 2], keys=["a", "b"], **what))
         with store.writing() as writing:
             with pytest.raises(InputError, match="id 3 is not in"):
                 writing.remove([1, 3])
             with pytest.raises(InputError, match="key 'b' is already in"):
-                writing.commit(ids=[1, 5], keys=["b", None], remove=[1], **what)
+                writing.commit(NewRound(ids=[1, 5], keys=["b", None], remove=[1], **what))
             with pytest.raises(InputError, match="id 2 is already in"):
-                writing.commit(ids=[1, 2], keys=[None, None], remove=[1], **what)
-            writing.commit(ids=[1, 5], keys=[None, "a"], remove=[1], **what)
+                writing.commit(NewRound(ids=[1, 2], keys=[None, None], remove=[1], **what))
+            writing.commit(NewRound(ids=[1, 5], keys=[None, "a"], remove=[1], **what))
         assert store.view.id_of_key("a") == 5
         with store.writing() as writing:
             writing.remove([2])
         with store.writing() as writing:
             assert writing.known_ids([2, 1, 9]).tolist() == [2, 1]
             with pytest.raises(InputError, match=r"id 2 is already in .* or was removed"):
-                writing.commit(ids=[2, 6], keys=[None, None], **what)
-            writing.commit(ids=[7, 6], keys=["b", None], **what)
+                writing.commit(NewRound(ids=[2, 6], keys=[None, None], **what))
+            writing.commit(NewRound(ids=[7, 6], keys=["b", None], **what))
         with pytest.raises(StoreError, match="id 2 is not in"):
             store.view.codes([2])
 
@@ -263,7 +265,7 @@ def test_a_reader_that_opens_while_files_are_renamed_never_mixes_generations(tmp
     with Store.create(tmp_path / "i", config={}, d=32) as store:
         what = {"kind": "encoded", "keys": [None] * 9, "tags": [[]] * 9, "trained": 0, "seconds": 0}
         with store.writing() as writing:
-            writing.commit(codes=codes, ids=np.arange(9) * 5, **what)
+            writing.commit(NewRound(codes=codes, ids=np.arange(9) * 5, **what))
         with store.writing() as writing:
             writing.remove([0, 20])
         expected, opened = pairs(store.view.search(queries, 9)), []

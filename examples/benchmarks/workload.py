@@ -9,7 +9,7 @@ import numpy as np
 
 from woh_faiss import Chunk, WOHIndex
 from woh_faiss.inputs.chunk import TagLists
-from woh_faiss.store import Store
+from woh_faiss.store import NewRound, Store
 
 #: Codes a commit while filling: large enough to be quick, small enough for memory.
 BATCH = 250_000
@@ -39,13 +39,15 @@ def fill(path: Path, n: int, seed: int = 0) -> None:
             with store.writing() as writing:
                 first = writing.next_id
                 writing.commit(
-                    kind="encoded",
-                    codes=rng.integers(0, 256, size=(size, store.d // 8), dtype=np.uint8),
-                    ids=np.arange(first, first + size, dtype=np.int64),
-                    keys=[None] * size,
-                    tags=[[]] * size,
-                    trained=0,
-                    seconds=0.0,
+                    NewRound(
+                        kind="encoded",
+                        codes=rng.integers(0, 256, size=(size, store.d // 8), dtype=np.uint8),
+                        ids=np.arange(first, first + size, dtype=np.int64),
+                        keys=[None] * size,
+                        tags=[[]] * size,
+                        trained=0,
+                        seconds=0.0,
+                    )
                 )
             print(f"\rfilled {start + size:,} of {n:,}", end="", file=sys.stderr)
     print(file=sys.stderr)

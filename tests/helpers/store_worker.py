@@ -20,7 +20,7 @@ import faiss
 import numpy as np
 
 from woh_faiss.errors import LockedError, StoreError
-from woh_faiss.store import Store, files
+from woh_faiss.store import NewRound, Store, files
 from woh_faiss.store.ann import build_ann, drop_ann
 
 D = 32
@@ -52,7 +52,7 @@ def chunk(
 
 def commit(store: Store, **arguments: Any) -> None:
     with store.writing() as writing:
-        writing.commit(**arguments)
+        writing.commit(NewRound(**arguments))
 
 
 def dump(store: Store) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def hold(path: str) -> None:
     with Store.open(path) as store, store.writing() as writing:
         answer("held")
         sys.stdin.readline()
-        writing.commit(**chunk(1))
+        writing.commit(NewRound(**chunk(1)))
     answer("committed")
 
 

@@ -16,7 +16,7 @@ from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.estimator import WOH
 from woh_faiss.learner.hasher import Hasher
-from woh_faiss.store import Round, Snapshot, Store
+from woh_faiss.store import NewRound, Round, Snapshot, Store
 from woh_faiss.store.write_transaction import WriteTransaction
 from woh_faiss.tags.vocabulary import Vocabulary, normalised
 from woh_faiss.tags.word_vectors import WordVectors
@@ -87,21 +87,23 @@ class IndexWriter:
             fit(trainer, named.chunk)
             learned = bool(trainer.trained_.any())
             committed = writing.commit(
-                kind="trained" if learned else "encoded",
-                codes=codes.pad(trainer.codes_),
-                ids=named.ids,
-                keys=named.keys,
-                tags=normalised(tags),
-                trained=int(trainer.trained_.sum()),
-                seconds=time.perf_counter() - started,
-                model=trainer.state() if learned else None,
-                anchors=None if writing.has_anchors else trainer.anchors_,
-                tag_rows=trainer.vocabulary_.rows(trainer.touched_),
-                chunk_hash=chunk_hash or chunk.digest(),
-                health=codes.health(trainer.codes_) | asdict(trainer.coverage_) | _skipped(named),
-                remove=named.replaced,
-                numbered=named.numbered,
-                tag_outliers=_worst(named.ids, trainer.tag_outlier_),
+                NewRound(
+                    kind="trained" if learned else "encoded",
+                    codes=codes.pad(trainer.codes_),
+                    ids=named.ids,
+                    keys=named.keys,
+                    tags=normalised(tags),
+                    trained=int(trainer.trained_.sum()),
+                    seconds=time.perf_counter() - started,
+                    model=trainer.state() if learned else None,
+                    anchors=None if writing.has_anchors else trainer.anchors_,
+                    tag_rows=trainer.vocabulary_.rows(trainer.touched_),
+                    chunk_hash=chunk_hash or chunk.digest(),
+                    health=codes.health(trainer.codes_) | asdict(trainer.coverage_) | _skipped(named),
+                    remove=named.replaced,
+                    numbered=named.numbered,
+                    tag_outliers=_worst(named.ids, trainer.tag_outlier_),
+                )
             )
             self._trainer, self._at_state = trainer, (committed.fingerprint, committed.generation)
         return self._store.round(committed.round)
@@ -147,32 +149,30 @@ class IndexWriter:
             packed = encode(named.chunk.features)
             tags = named.chunk.tags
             committed = writing.commit(
-                kind="encoded",
-                codes=codes.pad(packed),
-                ids=named.ids,
-                keys=named.keys,
-                tags=[[]] * len(packed) if tags is None else normalised(tags),
-                trained=0,
-                seconds=time.perf_counter() - started,
-                chunk_hash=chunk_hash or chunk.digest(),
-                health=codes.health(packed) | _skipped(named),
-                remove=named.replaced,
-                numbered=named.numbered,
+                NewRound(
+                    kind="encoded",
+                    codes=codes.pad(packed),
+                    ids=named.ids,
+                    keys=named.keys,
+                    tags=[[]] * len(packed) if tags is None else normalised(tags),
+                    seconds=time.perf_counter() - started,
+                    chunk_hash=chunk_hash or chunk.digest(),
+                    health=codes.health(packed) | _skipped(named),
+                    remove=named.replaced,
+                    numbered=named.numbered,
+                )
             )
         return self._store.round(committed.round)
 
     def _nothing_new(self, chunk_hash: str, named: ResolvedItems, writing: WriteTransaction) -> Round:
         """A round all of whose items were skipped: one a chunk, whatever is in it."""
         committed = writing.commit(
-            kind="encoded",
-            codes=np.empty((0, self._store.d // 8), np.uint8),
-            ids=[],
-            keys=[],
-            tags=[],
-            trained=0,
-            seconds=0.0,
-            chunk_hash=chunk_hash,
-            health=_skipped(named),
+            NewRound(
+                kind="encoded",
+                codes=np.empty((0, self._store.d // 8), np.uint8),
+                chunk_hash=chunk_hash,
+                health=_skipped(named),
+            )
         )
         return self._store.round(committed.round)
 

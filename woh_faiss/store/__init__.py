@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .files import publish
 from .model import Model
-from .records import AnnIndex, Item, Round, Snapshot
+from .records import AnnIndex, Item, NewRound, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
 from .view import Searcher, View
@@ -19,6 +19,7 @@ __all__ = [
     "Searcher",
     "Snapshot",
     "Round",
+    "NewRound",
     "Item",
     "Model",
     "AnnIndex",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields
 
 from . import cell_types
 from .database import where_in
+from .records import Round
 from .table_checksums import TableChecksums
 
-#: (column, tag, count, vector)
-TagRow = tuple[int | None, str, int, bytes | None]
 #: A row of `items`: row, id, key, tags as JSON, round.
 ItemRow = tuple[int, int, str | None, str | None, int]
 
@@ -24,11 +23,13 @@ class CatalogWriter:
         self._run = connection
         self._sums = TableChecksums(connection)
 
-    def add_round(self, row: tuple[Any, ...]) -> None:
-        """One more row of `rounds`."""
-        places = ", ".join("?" * len(row))
-        self._run.execute(f"INSERT INTO rounds VALUES ({places})", row)  # noqa: S608
-        self._sums.change("rounds", new=[row])
+    def add_round(self, record: Round) -> None:
+        """One more row of `rounds`, whose columns are the fields of `Round`."""
+        row = {field.name: getattr(record, field.name) for field in fields(record)}
+        row["health"] = None if record.health is None else json.dumps(record.health)
+        columns, places = ", ".join(row), ", ".join(f":{name}" for name in row)
+        self._run.execute(f"INSERT INTO rounds ({columns}) VALUES ({places})", row)  # noqa: S608
+        self._sums.change("rounds", new=[tuple(row.values())])
 
     def add_items(self, rows: Sequence[ItemRow]) -> None:
         """New live items."""

@@ -42,8 +42,8 @@ def compact(writing: WriteTransaction) -> int:
     alive = np.ones(rows, np.bool_)
     alive[dead] = False
     first = dead[0]  # rows before it stay where they are
-    with writing.committing() as (ledger, state):
-        ledger.check(*_TABLES)
+    with writing.committing() as (catalog_writer, state):
+        catalog_writer.check(*_TABLES)
         rounds = _places(writing, alive, first)
         state.leave(writing.snapshot, writing.snapshot.round)
         codes, ids = _rewritten(writing, alive, state.generation)
@@ -52,7 +52,7 @@ def compact(writing: WriteTransaction) -> int:
         erased = cell_types.all_typed(
             "removed", run.execute(select, (state.auto_end,)), {"id": cell_types.COUNT}
         )
-        ledger.spend(erased_ids.digests(run, (id_ for (id_,) in erased)))
+        catalog_writer.spend(erased_ids.digests(run, (id_ for (id_,) in erased)))
         run.execute("DELETE FROM removed")
         for start in range(first, len(ids), _BLOCK):
             names = ids[start : start + _BLOCK].tolist()
@@ -69,7 +69,7 @@ def compact(writing: WriteTransaction) -> int:
             "DELETE FROM rounds WHERE kind != 'trained' AND first_row = end_row AND round < ?",
             (writing.snapshot.round,),
         )
-        ledger.renew(*_TABLES)
+        catalog_writer.renew(*_TABLES)
     return len(dead)
 
 
@@ -142,8 +142,8 @@ def rollback(writing: WriteTransaction, number: int) -> int:
         )
     alive = np.zeros(old.rows, np.bool_)
     alive[:end] = True
-    with writing.committing() as (ledger, state):
-        ledger.check(*_TABLES)
+    with writing.committing() as (catalog_writer, state):
+        catalog_writer.check(*_TABLES)
         _check_target(writing, number)
         state.leave(old, number)
         _rewritten(writing, alive, state.generation)
@@ -162,7 +162,7 @@ def rollback(writing: WriteTransaction, number: int) -> int:
         state.models = [name for name in state.models if schema.model_round(name) <= number]
         if state.anchors_round > number:
             state.anchors, state.anchors_round = None, 0
-        ledger.renew(*_TABLES)
+        catalog_writer.renew(*_TABLES)
     return old.round - number
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+#: (column, tag, count, vector)
+TagRow = tuple[int | None, str, int, bytes | None]
 
 #: Generations before the one in place of which the catalogue says how they ended.
 _LEFT = 16
@@ -134,6 +141,56 @@ class Round:
     chunk_hash: str
     seconds: float
     health: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewRound:
+    """A change of the items that is to be committed; `WriteTransaction.commit` checks it.
+
+    Attributes
+    ----------
+    kind : "trained", "encoded" or "removed"
+        Whether the round changed the model, or only took items away.
+    codes : (n, d // 8) uint8
+        Packed codes, padded to the store's d.
+    ids : (n,) int64
+        Not negative, no two equal; never used before, or among `remove`.
+    keys, tags : n entries each
+        A key of its own or None; a list of tags.
+    trained, seconds : int, float
+        Items learned from; what the round took so far.
+    model : arrays by name, optional
+        None: the previous model stays in force.
+    anchors : array, optional
+        Only in the first round that has them.
+    tag_rows : (column, tag, count, vector) each
+        New or changed rows of the tag table; each replaces the tag's row. A tag's column and vector come
+        together and never change.
+    chunk_hash, health : str, dict
+        Kept in the round's row.
+    remove : ids
+        Live items that are not found any more; an id among `ids` too is replaced.
+    numbered : bool
+        Whether the new ids are the next free ones, all of them, and none was chosen by a user.
+    tag_outliers : (id, bits) each
+        New items to remember as those whose code and features agree least, and by how many bits not.
+    """
+
+    kind: Literal["trained", "encoded", "removed"]
+    codes: NDArray[np.uint8]
+    ids: ArrayLike = ()
+    keys: Sequence[str | None] = ()
+    tags: Sequence[Sequence[str]] = ()
+    trained: int = 0
+    seconds: float = 0.0
+    model: Mapping[str, NDArray[Any]] | None = None
+    anchors: NDArray[Any] | None = None
+    tag_rows: Iterable[TagRow] = ()
+    chunk_hash: str = ""
+    health: dict[str, Any] | None = None
+    remove: Sequence[int] = ()
+    numbered: bool = False
+    tag_outliers: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

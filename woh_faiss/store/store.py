@@ -18,11 +18,10 @@ from woh_faiss.errors import InputError, StoreError
 from . import catalog, database, files, fork_safety, schema
 from .ann_search import AnnCache, AnnSearcher
 from .model import Model
-from .records import Round, Snapshot
+from .records import Round, Snapshot, TagRow
 from .view import View, open_view
 
 if TYPE_CHECKING:
-    from .catalog_writer import TagRow
     from .write_transaction import WriteTransaction
 
 T = TypeVar("T")

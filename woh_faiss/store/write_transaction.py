@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.io.npz import write_npz
 
 from . import catalog, cell_types, codefile, database, files, schema, table_checksums
-from .catalog_writer import CatalogWriter, ItemRow, TagRow
+from .catalog_writer import CatalogWriter, ItemRow
 from .lookups import Lookups, check_text
 from .model import Model, check_arrays, write_npy
-from .records import Snapshot, State
+from .records import NewRound, Round, Snapshot, State
 from .recovery import settle
 from .writer_lock import WriterLock
 
@@ -63,59 +62,10 @@ class WriteTransaction(Lookups):
 
     def remove(self, ids: Sequence[int]) -> Snapshot:
         """The state without these live items; see `commit`, of which this is a round that adds nothing."""
-        nothing = np.empty((0, self.d // 8), np.uint8)
-        return self.commit(
-            kind="removed", codes=nothing, ids=[], keys=[], tags=[], trained=0, seconds=0.0, remove=ids
-        )
+        return self.commit(NewRound("removed", np.empty((0, self.d // 8), np.uint8), remove=ids))
 
-    def commit(
-        self,
-        *,
-        kind: Literal["trained", "encoded", "removed"],
-        codes: NDArray[np.uint8],
-        ids: ArrayLike,
-        keys: Sequence[str | None],
-        tags: Sequence[Sequence[str]],
-        trained: int,
-        seconds: float,
-        model: Mapping[str, NDArray[Any]] | None = None,
-        anchors: NDArray[Any] | None = None,
-        tag_rows: Iterable[TagRow] = (),
-        chunk_hash: str = "",
-        health: dict[str, Any] | None = None,
-        remove: Sequence[int] = (),
-        numbered: bool = False,
-        tag_outliers: Sequence[tuple[int, int]] = (),
-    ) -> Snapshot:
+    def commit(self, new: NewRound) -> Snapshot:
         """The state after this round is on the disk: all of it, or (on any error) none of it.
-
-        Parameters
-        ----------
-        kind : "trained", "encoded" or "removed"
-            Whether the round changed the model, or only took items away.
-        codes : (n, d // 8) array of uint8
-            Packed codes, padded to the store's d.
-        ids : (n,) array of int64
-            Not negative, no two equal; never used before, or among `remove`.
-        keys, tags : n entries each
-            A key of its own or None; a list of tags.
-        trained, seconds : int, float
-            Items learned from; what the round took so far.
-        model : arrays by name, optional
-            None: the previous model stays in force.
-        anchors : array, optional
-            Only in the first round that has them.
-        tag_rows : (column, tag, count, vector) each
-            New or changed rows of the tag table; each replaces the tag's row. A tag's column and vector come
-            together and never change.
-        chunk_hash, health : str, dict
-            Kept in the round's row.
-        remove : ids
-            Live items that are not found any more; an id among `ids` too is replaced.
-        numbered : bool
-            Whether the new ids are the next free ones, all of them, and none was chosen by a user.
-        tag_outliers : (id, bits) each
-            New items to remember as those whose code and features agree least, and by how many bits not.
 
         Raises
         ------
@@ -126,59 +76,83 @@ class WriteTransaction(Lookups):
         """
         if not self._open:
             raise StoreError(f"this update of {self.folder} has ended; start another with Store.writing()")
-        gone = self.live_rows(remove)
-        codes, ids = self.check_codes(codes, ids, {id_ for _, id_, *_ in gone})
-        self.check_keys(keys, len(ids), {key for _, _, key, *_ in gone})
-        if len(tags) != len(ids):
+        gone = self.live_rows(new.remove)
+        codes, ids = self.check_codes(new.codes, new.ids, {id_ for _, id_, *_ in gone})
+        self.check_keys(new.keys, len(ids), {key for _, _, key, *_ in gone})
+        if len(new.tags) != len(ids):
             raise InputError(
-                f"there are {len(tags)} tag lists for {len(ids)} items; give one an item, empty for none"
+                f"there are {len(new.tags)} tag lists for {len(ids)} items; give one an item, empty for none"
             )
-        if kind not in ("trained", "encoded", "removed"):
-            raise InputError(f"kind is {kind!r}, expected 'trained', 'encoded' or 'removed'")
-        check_arrays({**(model or {}), **({} if anchors is None else {"anchors": anchors})})
-        if anchors is not None and self.has_anchors:
+        if new.kind not in ("trained", "encoded", "removed"):
+            raise InputError(f"kind is {new.kind!r}, expected 'trained', 'encoded' or 'removed'")
+        anchors = {} if new.anchors is None else {"anchors": new.anchors}
+        check_arrays({**(new.model or {}), **anchors})
+        if anchors and self.has_anchors:
             raise InputError(f"{self.folder} has its anchors already; they are written once")
-        tag_values = [(tag, column, count, vector) for column, tag, count, vector in tag_rows]
+        tag_values = [(tag, column, count, vector) for column, tag, count, vector in new.tag_rows]
         check_text([tag for tag, *_ in tag_values], "tag")
         old, number = self.snapshot, self.snapshot.round + 1
+        entries = zip(ids.tolist(), new.keys, new.tags, strict=True)
         items: list[ItemRow] = [
             (row, id_, None if key is None else str(key), cell_types.of_texts(entry), number)
-            for row, (id_, key, entry) in enumerate(zip(ids.tolist(), keys, tags, strict=True), old.rows)
+            for row, (id_, key, entry) in enumerate(entries, old.rows)
         ]
-        health_text = None if health is None else json.dumps(health)
-        with self.committing() as (ledger, state):
+        with self.committing() as (catalog_writer, state):
             checksum = self._append(codes, ids)
-            name, fingerprint = old.model, old.fingerprint
-            if model is not None:
-                name = schema.model_name(number)
-                files.replace(self.folder / name, lambda file: write_npz(file, model))
-                fingerprint = Model(self.folder / name).fingerprint
-                state.models = [*state.models, name]
-            if anchors is not None:
-                state.anchors = self.write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
-                state.anchors_round = number
-            if len(ids) or model is not None or anchors is not None:
+            model, fingerprint = self._write_model(new, number, state)
+            if len(ids) or new.model is not None or anchors:
                 files.sync_folder(self.folder)
-            if numbered and state.auto_end == state.next_id:
-                state.auto_end = max(state.next_id, int(ids.max(initial=-1)) + 1)
-            state.next_id = max(state.next_id, int(ids.max(initial=-1)) + 1)
-            end_row, ntotal = old.rows + len(ids), old.ntotal + len(ids) - len(gone)
-            ledger.add_round(
-                (
-                    *(number, time.time(), kind, len(ids), len(gone), ntotal, int(trained)),
-                    *(old.rows, end_row, checksum),
-                    *(name, fingerprint, chunk_hash, float(seconds), health_text),
+            self._count_ids(ids, new.numbered, state)
+            catalog_writer.add_round(
+                Round(
+                    round=number,
+                    time=time.time(),
+                    kind=new.kind,
+                    n=len(ids),
+                    removed=len(gone),
+                    ntotal=old.ntotal + len(ids) - len(gone),
+                    trained=int(new.trained),
+                    first_row=old.rows,
+                    end_row=old.rows + len(ids),
+                    checksum=checksum,
+                    model=model,
+                    fingerprint=fingerprint,
+                    chunk_hash=new.chunk_hash,
+                    seconds=float(new.seconds),
+                    health=new.health,
                 )
             )
-            ledger.retire(gone, number)
-            ledger.add_items(items)
-            ledger.add_tag_outliers([(id_, number, bits) for id_, bits in tag_outliers])
-            ledger.put_tags(tag_values, number)
+            catalog_writer.retire(gone, number)
+            catalog_writer.add_items(items)
+            catalog_writer.add_tag_outliers([(id_, number, bits) for id_, bits in new.tag_outliers])
+            catalog_writer.put_tags(tag_values, number)
             if len(state.models) > self._keep:
                 state.models = state.models[-self._keep :]
                 state.restorable = max(state.restorable, schema.model_round(state.models[0]))
-                ledger.forget_undo(state.restorable)
+                catalog_writer.forget_undo(state.restorable)
         return self.snapshot
+
+    def _write_model(self, new: NewRound, number: int, state: State) -> tuple[str | None, str | None]:
+        """Model and anchors of the round, where it has any; name and fingerprint of the model in force."""
+        model, fingerprint = self.snapshot.model, self.snapshot.fingerprint
+        arrays, anchors = new.model, new.anchors
+        if arrays is not None:
+            model = schema.model_name(number)
+            files.replace(self.folder / model, lambda file: write_npz(file, arrays))
+            fingerprint = Model(self.folder / model).fingerprint
+            state.models = [*state.models, model]
+        if anchors is not None:
+            state.anchors = self.write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
+            state.anchors_round = number
+        return model, fingerprint
+
+    @staticmethod
+    def _count_ids(ids: NDArray[np.int64], numbered: bool, state: State) -> None:
+        """The largest id ever used, and up to where the store gave all of them."""
+        end = max(state.next_id, int(ids.max(initial=-1)) + 1)
+        if numbered and state.auto_end == state.next_id:
+            state.auto_end = end
+        state.next_id = end
 
     @contextmanager
     def committing(self) -> Iterator[tuple[CatalogWriter, State]]:
@@ -192,10 +166,10 @@ class WriteTransaction(Lookups):
         state = replace(self.state)
         try:
             with files.failures(self.folder, "write"), database.failures(self.folder, 0):
-                ledger = CatalogWriter(self.connection)
-                yield ledger, state
+                catalog_writer = CatalogWriter(self.connection)
+                yield catalog_writer, state
                 catalog.write_state(self.connection, state)
-                ledger.close()
+                catalog_writer.close()
                 new = catalog.snapshot(self.connection)
                 with self.lock.committing(), files.step("COMMIT"):
                     self.connection.execute("COMMIT")
