@@ -22,7 +22,7 @@ from test_cli import run
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import NO_DISTANCE, NO_ID, Store, ann, faiss_indexes
+from woh_faiss.store import NO_DISTANCE, NO_ID, Store, ann_search, faiss_indexes
 from woh_faiss.store.ann import build_ann
 
 #: Parameters with which a kind looks at all codes, of 15 or more.
@@ -74,11 +74,11 @@ def test_any_appends_removals_and_derivations_against_a_naive_scan(data):
         known = dict(live)
         queries = rng.integers(0, 5, (3, D // 8), np.uint8)
         for made in store.snapshot.ann:
-            through = store.through(store.view, made.kind)
+            through = store.ann_searcher(store.view, made.kind)
             newer = {int(id_) for id_ in store.view.ids[made.rows :]}
             looks_everywhere = made.parameters.items() >= EVERYWHERE.get(made.kind, {"": 0}).items()
             for k in (1, 4, 150):
-                D_, I = store.view.search(queries, k, ann=through)
+                D_, I = store.view.search(queries, k, searcher=through)
                 for query, distances, ids in zip(queries, D_.tolist(), I.tolist(), strict=True):
                     true_D, true_I = naive(live, query, k)
                     if looks_everywhere:
@@ -106,7 +106,7 @@ def test_where_all_that_is_near_was_removed_more_is_asked_for(kind, tmp_path):
         with store.writing() as writing:
             writing.remove(chunk["ids"][:100].tolist())
         queries = np.array([[9] * (D // 8), chunk["codes"][150].tolist()], np.uint8)
-        found = store.view.search(queries, 5, ann=store.through(store.view, kind))
+        found = store.view.search(queries, 5, searcher=store.ann_searcher(store.view, kind))
         assert_array_equal(found[0], store.view.search(queries, 5)[0])
 
 
@@ -145,7 +145,7 @@ def test_what_derive_says_is_kept_and_shown(with_ann):
     assert known["multihash"]["parameters"] == {"nhash": 4, "b": 8, "nflip": 1}
     assert known["multihash"]["recall"] == made.recall
     assert [known[kind]["behind"] for kind in ("ivf", "hnsw", "multihash")] == [40, 40, 0]
-    assert sorted(path.name for path in with_ann.path.glob("derived*")) == [
+    assert sorted(path.name for path in with_ann.path.glob("ann-*")) == [
         "ann-hnsw-2.faiss", "ann-ivf-1.faiss", "ann-multihash-4.faiss",
     ]  # fmt: skip
     assert WOHIndex.verify(with_ann.path) == []
@@ -160,7 +160,7 @@ def test_the_recall_that_is_kept_is_what_a_naive_look_measures(with_ann):
     distance = np.unpackbits(queries[:, None] ^ view.mapped.codes[alive][None, :], axis=2).sum(axis=2)
     differ = distance.min(axis=1)
     assert set(differ) <= {0, 1, 2}  # a sixteenth of 32 bits was flipped
-    D_, _ = view.search(queries, 10, ann=with_ann._store.through(view, "ivf"))
+    D_, _ = view.search(queries, 10, searcher=with_ann._store.ann_searcher(view, "ivf"))
     tenth = [naive(live, query, 10)[0][-1] for query in queries]
     assert made.recall == pytest.approx(np.mean(np.array(tenth)[:, None] >= D_))
     assert made.recall < 1
@@ -170,12 +170,12 @@ def test_what_cannot_be_asked_is_said_in_one_line(with_ann, index):
     xq = tagged(7, n=2)[0]
     with pytest.raises(StoreError, match="has no approximate index ivf; 'woh-index build-ann ivf' makes one"):
         index.search(xq, 3, ann="ivf")
-    with pytest.raises(InputError, match="through is 'flat', expected one of ivf, hnsw, multihash, or None"):
+    with pytest.raises(InputError, match="ann is 'flat', expected one of ivf, hnsw, multihash, or None"):
         with_ann.search(xq, 3, ann="flat")
     for among in ({"allow": [1]}, {"deny": [1]}):
-        with pytest.raises(InputError, match="through goes without allow and deny"):
+        with pytest.raises(InputError, match="ann goes without allow and deny"):
             with_ann.search(xq, 3, ann="ivf", **among)
-    for work in (index.derive, index.drop_ann):
+    for work in (index.build_ann, index.drop_ann):
         with pytest.raises(InputError, match="kind is 'flat', expected one of ivf, hnsw, multihash"):
             work("flat")
     with pytest.raises(StoreError, match="has no approximate index ivf"):
@@ -184,7 +184,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(with_ann, index):
     index.remove(np.arange(40))
     with pytest.raises(InputError, match="there are no items to make ivf of"):
         index.build_ann("ivf")
-    assert not list(index.path.glob("derived*"))
+    assert not list(index.path.glob("ann-*"))
 
 
 @pytest.mark.parametrize("work", ["compact", "rollback", "drop"])
@@ -194,7 +194,7 @@ def test_compact_rollback_and_drop_take_it_away(with_ann, work):
         expected = before.search(xq, 5, ann="ivf")
         work_ = {"compact": with_ann.compact, "drop": with_ann.drop_ann}
         work_.get(work, lambda: with_ann.rollback(1))()
-        assert not list(with_ann.path.glob("derived*"))
+        assert not list(with_ann.path.glob("ann-*"))
         with pytest.raises(StoreError, match="'woh-index build-ann ivf' makes one"):
             with_ann.search(xq, 5, ann="ivf")
         assert_array_equal(before.search(xq, 5, ann="ivf"), expected)  # its state, its file in memory
@@ -222,7 +222,7 @@ def test_a_damaged_one_is_told_and_the_rest_goes_on(with_ann, kind, damage):
     elif damage == "folder":
         path.mkdir()
     elif damage == "another":
-        shutil.copy(next(it for it in with_ann.path.glob("derived-*")), path)
+        shutil.copy(next(it for it in with_ann.path.glob("ann-*")), path)
     xq = tagged(7, n=2)[0]
     with WOHIndex.open(with_ann.path) as reader:
         with pytest.raises(StoreError) as caught:
@@ -273,9 +273,9 @@ def test_what_happens_while_it_is_built(index, monkeypatch):
     assert index.ntotal == 80
     assert_array_equal(index.search(tagged(3)[0], 80, ann="ivf"), index.search(tagged(3)[0], 80))
     meanwhile(lambda writer: (writer.remove([3]), writer.compact()))
-    with pytest.raises(StoreError, match="was compacted or rolled back while hnsw was derived"):
+    with pytest.raises(StoreError, match="was compacted or rolled back while hnsw was built"):
         index.build_ann("hnsw")
-    assert not list(index.path.glob("derived*"))
+    assert not list(index.path.glob("ann-*"))
 
 
 def test_copies_of_folder_and_object_have_it_too(with_ann, tmp_path):
@@ -295,7 +295,7 @@ def test_a_refresh_keeps_what_was_read(with_ann, monkeypatch):
     with WOHIndex.open(with_ann.path, auto_refresh=0) as reader:
         xq = tagged(4, n=20)[0]
         reader.search(xq, 5, ann="ivf")
-        monkeypatch.setattr(ann, "load", None)
+        monkeypatch.setattr(ann_search, "load", None)
         ids = np.arange(1000, 1020)
         with_ann.add(xq, ids=ids)
         _, I = reader.search(xq, 50, ann="ivf")
@@ -352,14 +352,14 @@ def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
         middle = store.view
         index.build_ann("ivf", nlist=2, nprobe=2)
         reader.refresh()
-        store._shelf.clear()
-        store.view.search(query, 60, ann=store.through(store.view, "ivf"))  # reads the second
+        store._anns.clear()
+        store.view.search(query, 60, searcher=store.ann_searcher(store.view, "ivf"))  # reads the second
         for seen in (old, middle):  # whose file is gone
             if seen is old:
                 with pytest.raises(StoreError, match="is missing; open the index anew"):
-                    store.through(seen, "ivf")
+                    store.ann_searcher(seen, "ivf")
             else:
-                found = seen.search(query, 60, ann=store.through(seen, "ivf"))
+                found = seen.search(query, 60, searcher=store.ann_searcher(seen, "ivf"))
                 assert_array_equal(found, seen.search(query, 60))
 
 
@@ -373,7 +373,7 @@ def test_a_full_disk_leaves_what_was_there(index, monkeypatch):
         patch.setattr(faiss_indexes, "write", full)
         with pytest.raises(StoreError, match="No space left"):
             index.build_ann("ivf")
-    assert [path.name for path in index.path.glob("derived*")] == ["ann-ivf-1.faiss"]
+    assert [path.name for path in index.path.glob("ann-*")] == ["ann-ivf-1.faiss"]
     assert WOHIndex.verify(index.path) == []
     index.search(tagged(7, n=2)[0], 3, ann="ivf")
 
@@ -406,7 +406,7 @@ def test_a_forked_child_searches_through_it(tmp_path):
         store_worker.commit(store, **store_worker.chunk(1, n=90))
         build_ann(store, "ivf", {}, D, 10.0)
         build_ann(store, "hnsw", {}, D, 10.0)
-    assert ask("fork_through", tmp_path / "i.woh") == ["true"]
+    assert ask("fork_by_ann", tmp_path / "i.woh") == ["true"]
 
 
 @pytest.mark.parametrize(
@@ -466,5 +466,5 @@ def test_the_commands(tmp_path, monkeypatch):
     assert "--drop takes no --param" in run("build-ann", "ivf", "--drop", "--json", code=2).stderr
     assert run("build-ann", "ivf", "--drop").stderr == "dropped: ivf\n"
     assert run("build-ann", "--drop").stderr == "dropped: multihash\n"
-    assert run("build-ann", "--drop").stderr == "nothing was derived\n"
-    assert not list(Path("index.woh").glob("derived*"))
+    assert run("build-ann", "--drop").stderr == "there was none\n"
+    assert not list(Path("index.woh").glob("ann-*"))

@@ -29,7 +29,7 @@ def index(tmp_path):
             index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
         index.remove([3])
         index.compact()
-        index.derive("ivf", nlist=2)
+        index.build_ann("ivf", nlist=2)
         index.remove([4])
         yield index
 
@@ -147,12 +147,12 @@ def test_beside_a_writer_each_copy_is_a_committed_state(index, tmp_path):
             assert WOHIndex.verify(tmp_path / "copy") == []
             with WOHIndex.open(tmp_path / "copy") as copy:
                 seen = copy._store.snapshot
-            known.append(f"{seen.line} {seen.round} {seen.time} {seen.ntotal} {seen.derived}")
+            known.append(f"{seen.line} {seen.round} {seen.time} {seen.ntotal} {seen.ann}")
             shutil.rmtree(tmp_path / "copy")
     assert writer.returncode == 0
     seen = index._store.snapshot  # before the writer came
     states = {*log.read_text().splitlines()}
-    states.add(f"{seen.line} {seen.round} {seen.time} {seen.ntotal} {seen.derived}")
+    states.add(f"{seen.line} {seen.round} {seen.time} {seen.ntotal} {seen.ann}")
     assert set(known) <= states
     assert len(set(known)) > 3
     print(f"\n{len(known)} copies of {len(set(known))} states")

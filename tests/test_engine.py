@@ -84,8 +84,8 @@ def test_an_index_rewritten_meanwhile(server, table, url, tmp_path, monkeypatch)
         with pytest.raises(StoreError, match="was compacted or rolled back meanwhile"):
             push(index, url)
         index.refresh()
-        put = push_module.Source.check
-        monkeypatch.setattr(push_module.Source, "check", lambda source: (writer.rollback(3), put(source)))
+        put = push_module.CodeSource.check
+        monkeypatch.setattr(push_module.CodeSource, "check", lambda source: (writer.rollback(3), put(source)))
         with pytest.raises(StoreError, match="was compacted or rolled back meanwhile; push again"):
             push(index, url)
         monkeypatch.undo()
@@ -393,7 +393,7 @@ def test_more_ties_than_milvus_tells(milvus, table, tmp_path, monkeypatch):
 
 def test_two_pushes_into_milvus_that_mix(milvus, table, tmp_path, monkeypatch):
     """Nothing keeps the second out; the table is compared in full afterwards."""
-    url, check_index = milvus.url(table), push_module.Source.check
+    url, check_index = milvus.url(table), push_module.CodeSource.check
     with grown(tmp_path / "i") as index:
         push(index, url)
         index.add(XQ)
@@ -405,7 +405,7 @@ def test_two_pushes_into_milvus_that_mix(milvus, table, tmp_path, monkeypatch):
 
         engines, begin = [], milvus.engine.begin
         monkeypatch.setattr(milvus.engine, "begin", lambda it, state: (engines.append(it), begin(it, state)))
-        monkeypatch.setattr(push_module.Source, "check", other)
+        monkeypatch.setattr(push_module.CodeSource, "check", other)
         with pytest.raises(EngineError, match=r"another push changed .* at the same time; push again"):
             push(index, url)
         with Remote(index, url) as remote:

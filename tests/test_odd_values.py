@@ -57,7 +57,7 @@ CALLS = {
     "round": lambda index, value: index.rollback(value) if value not in (0, False) else None,
     "auto_refresh": lambda index, value: WOHIndex.open(index.path, auto_refresh=value).close(),
     "nlist": lambda index, value: index.to_faiss("ivf", nlist=value),
-    "kind": lambda index, value: index.derive(value),
+    "kind": lambda index, value: index.build_ann(value),
 }
 
 
@@ -128,7 +128,7 @@ def test_a_folder_that_is_removed_while_it_is_open_is_named(tmp_path):
             index.refresh, index.info, index.health, index.rounds, index.tags, index.compact,
             lambda: index.items([1]), lambda: index.add(XQ), lambda: index.update(*tagged(1)),
             lambda: index.explain([1]), lambda: index.id_of("x"), lambda: index.rollback(0),
-            lambda: index.derive("ivf"), lambda: index.export(tmp_path / "o"),
+            lambda: index.build_ann("ivf"), lambda: index.export(tmp_path / "o"),
         ):  # fmt: skip
             with pytest.raises(StoreError, match=r"catalog.db .*(is missing|cannot be opened)|no index at"):
                 act()

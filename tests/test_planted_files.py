@@ -29,7 +29,7 @@ COMMANDS = {
     "verify": [],
     "compact": [],
     "rollback": ["0"],
-    "derive": ["multihash"],
+    "build-ann": ["multihash"],
     "export": ["out.faiss"],
     "push": ["postgresql://nowhere.invalid/x?table=t"],
 }

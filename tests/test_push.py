@@ -103,7 +103,7 @@ def test_cut_short_then_rolled_back(server, table, url, tmp_path, monkeypatch, n
         index.remove([10, *range(120, 126), *range(132, 138)])
         index.add(XQ)
         for steps in range(6):
-            calls, checked = [], push_module.Source.check
+            calls, checked = [], push_module.CodeSource.check
 
             def dies(source, steps=steps, calls=calls, checked=checked):
                 calls.append(source)
@@ -112,7 +112,7 @@ def test_cut_short_then_rolled_back(server, table, url, tmp_path, monkeypatch, n
                 checked(source)
 
             with monkeypatch.context() as patch:
-                patch.setattr(push_module.Source, "check", dies)
+                patch.setattr(push_module.CodeSource, "check", dies)
                 with pytest.raises(StoreError, match="cut short"):
                     push(index, server.url(f"{table}_{steps}"))
         index.rollback(number)
@@ -165,13 +165,13 @@ def test_steps_are_whole_rounds_and_hide_nothing(server, table, url, tmp_path, m
             index.update(*tagged(seed, n=9), ids=np.arange(30, 39), on_duplicate="replace")
             index.update(*tagged(seed + 20, n=4))
         before, seen = {id_ for id_, *_ in server.rows(table)}, []
-        done = push_module.Source.check
+        done = push_module.CodeSource.check
 
         def look(source):
             seen.append(server.rows(table))
             done(source)
 
-        monkeypatch.setattr(push_module.Source, "check", look)
+        monkeypatch.setattr(push_module.CodeSource, "check", look)
         push(index, url)
         after = {id_: at for id_, _, _, at in expected(index)}
         assert len(seen) > 4

@@ -49,7 +49,7 @@ def test_a_chunk_is_learned_once_unless_asked_again(tmp_path, files):
         assert extend(index, *files[:2]) == ([20, 20], [])
         assert extend(index, *files[:3]) == ([20], [1, 2])
         assert extend(index, *files[:3]) == ([], [1, 2, 3])
-        assert extend(index, files[0], again=True) == ([20], [])
+        assert extend(index, files[0], skip_known=False) == ([20], [])
         assert extend(index, files[3], learn=False) == ([20], [])
         assert extend(index, files[3]) == ([], [1])
         assert index.ntotal == 100
@@ -83,9 +83,9 @@ def test_named_items_too_are_skipped_as_a_chunk(tmp_path):
     with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
         assert extend(index, path) == ([20], [])
         assert extend(index, path) == ([], [1])
-        for again, given_ in ((True, path), (False, part)):
+        for skip_known, given_ in ((False, path), (True, part)):
             with pytest.raises(InputError, match="key 'k0' is in the index already"):
-                extend(index, given_, again=again)
+                extend(index, given_, skip_known=skip_known)
 
 
 def test_other_policies_look_at_named_items_one_by_one(tmp_path, files):

@@ -36,7 +36,7 @@ def base(tmp_path_factory):
             index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
         index.remove([3])
         index.compact()
-        index.derive("ivf", nlist=2)
+        index.build_ann("ivf", nlist=2)
     return path
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "verify": "verify",
     "compact": "compact",
     "rollback": "rollback 0",
-    "derive": "derive multihash",
+    "build-ann": "build-ann multihash",
     "export": "export out.faiss",
     "evaluate": "evaluate --help",
     "benchmark": "benchmark --help",

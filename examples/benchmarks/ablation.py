@@ -74,29 +74,35 @@ def switches() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     factor, sparing = solver.factor, solver._sparing
     return {
         WHOLE: ({}, {}),
-        "P's ridge as stiff as published (800 times)": ({}, {"learning.factor": partial(stiff, factor)}),
+        "P's ridge as stiff as published (800 times)": (
+            {},
+            {"training_round.factor": partial(stiff, factor)},
+        ),
         "ridges of P, V and W a tenth": ({"alpha": 0.001}, {}),
         "ridges of P, V and W ten times": ({"alpha": 0.1}, {}),
-        "codes start at random": ({}, {"trainer.learn_round": partial(random_codes, learn)}),
-        "no steps: codes are sign(G)": ({}, {"trainer.learn_round": partial(no_steps, learn)}),
+        "codes start at random": ({}, {"estimator.learn_round": partial(random_codes, learn)}),
+        "no steps: codes are sign(G)": ({}, {"estimator.learn_round": partial(no_steps, learn)}),
         "no aim in the steps (mu = 0)": ({"mu": 0.0}, {}),
-        "G of the tags alone": ({}, {"adaptive._aim": lambda Gv, Gt: aim(Gv.map(np.zeros_like), Gt)}),
-        "G of the features alone": ({}, {"adaptive._aim": lambda Gv, Gt: aim(Gv, Gt.map(np.zeros_like))}),
-        "frame not turned (no ITQ)": ({}, {"frame.ITQ": 0}),
-        "given codes have no room: r directions": ({}, {"adaptive.ROOM": 1}),
-        "no first items kept": ({}, {"trainer.remembered": lambda s, done, most: keep(s, done, 0)}),
-        "frame's ridge 0.01, not chosen": ({}, {"adaptive.RIDGES": (0.01,)}),
-        "frame's ridge 1, not chosen": ({}, {"adaptive.RIDGES": (1.0,)}),
-        "tags not weighed (no idf)": ({}, {"targets.TagSide.weigher": not_tfidf}),
-        "tags not smoothed": ({}, {"targets.NEIGHBOURS": 0}),
-        "tags raw: 0 and 1": ({}, {"targets.TagSide.weigher": lambda self, df, n: Raw(self.C, df)}),
-        "T of the tags alone": ({}, {"targets.TagSide.start": halves(2**0.5, 0.0)}),
-        "T of the word vectors alone": ({}, {"targets.TagSide.start": halves(0.0, 2**0.5)}),
-        "M not fitted anew": ({}, {"targets.TagSide.refitted": lambda self, sums: self}),
-        "no M: tags through V and W": ({}, {"targets.MOST_COLUMNS": 0}),
+        "G of the tags alone": ({}, {"semantic_start._aim": lambda Gv, Gt: aim(Gv.map(np.zeros_like), Gt)}),
+        "G of the features alone": (
+            {},
+            {"semantic_start._aim": lambda Gv, Gt: aim(Gv, Gt.map(np.zeros_like))},
+        ),
+        "frame not turned (no ITQ)": ({}, {"tag_directions.ITQ": 0}),
+        "given codes have no room: r directions": ({}, {"semantic_start.ROOM": 1}),
+        "no first items kept": ({}, {"estimator.remembered": lambda s, done, most: keep(s, done, 0)}),
+        "frame's ridge 0.01, not chosen": ({}, {"semantic_start.RIDGES": (0.01,)}),
+        "frame's ridge 1, not chosen": ({}, {"semantic_start.RIDGES": (1.0,)}),
+        "tags not weighed (no idf)": ({}, {"tag_targets.TagTargets.weigher": not_tfidf}),
+        "tags not smoothed": ({}, {"tag_targets.NEIGHBOURS": 0}),
+        "tags raw: 0 and 1": ({}, {"tag_targets.TagTargets.weigher": lambda self, df, n: Raw(self.C, df)}),
+        "T of the tags alone": ({}, {"tag_targets.TagTargets.start": halves(2**0.5, 0.0)}),
+        "T of the word vectors alone": ({}, {"tag_targets.TagTargets.start": halves(0.0, 2**0.5)}),
+        "M not fitted anew": ({}, {"tag_targets.TagTargets.refitted": lambda self, sums: self}),
+        "no M: tags through V and W": ({}, {"tag_targets.MOST_COLUMNS": 0}),
         "no V (theta = 0)": ({"theta": 0.0}, {}),
-        "no W": ({}, {"learning.W_of": lambda stats, config: np.zeros_like(stats.D2)}),
-        "all items weigh alike": ({}, {"learning.weights": lambda B, *rest: np.ones(len(B))}),
+        "no W": ({}, {"training_round.W_of": lambda stats, config: np.zeros_like(stats.D2)}),
+        "all items weigh alike": ({}, {"training_round.weights": lambda B, *rest: np.ones(len(B))}),
         "no constant column": ({}, {"solver._sparing": partial(no_constant, sparing)}),
         "kernel twice as wide": ({}, {"kernel.Kernel.fit": staticmethod(wide)}),
         "300 anchors": ({"anchors": 300}, {}),
@@ -131,7 +137,7 @@ def main() -> None:
             config = WOHConfig(bits=bits, min_count=1, **fields)
             with ExitStack() as stack:
                 for part, instead in parts.items():
-                    stack.enter_context(patch(f"woh_faiss.{part}", instead))
+                    stack.enter_context(patch(f"woh_faiss.learner.{part}", instead))
                 means.append(float(np.mean([at_the_end(config, seed) for seed in args.seeds])))
         whole = whole or means
         cells = [

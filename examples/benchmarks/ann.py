@@ -3,9 +3,9 @@
     python examples/benchmarks/ann.py [--rows 1000000] [--kinds ivf hnsw multihash] [--queries 200]
 
 Codes of 64 bits in clusters of about 200, each bit of a code flipped with probability .08; queries are codes
-with 4 bits flipped, asked one at a time. Flat and derived take turns within one run; a ratio is that of the
-medians. PASS where a kind finds at least .9 and takes less than half of flat's time. HNSW takes minutes a
-million to build.
+with 4 bits flipped, asked one at a time. The flat and the approximate
+index take turns within one run; a ratio is that of the medians. PASS where a kind finds at least .9 and takes
+less than half of flat's time. HNSW takes minutes a million to build.
 """
 
 from __future__ import annotations

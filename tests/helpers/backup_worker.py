@@ -12,7 +12,7 @@ def main(path, log, times):
 
         def note():
             seen = index._store.snapshot
-            print(seen.line, seen.round, seen.time, seen.ntotal, seen.derived, file=states, flush=True)
+            print(seen.line, seen.round, seen.time, seen.ntotal, seen.ann, file=states, flush=True)
 
         for number in range(times):
             rounds = index.rounds()[-1].round
@@ -20,7 +20,7 @@ def main(path, log, times):
             note()
             index.add(tagged(number)[0])
             note()
-            index.derive("ivf", nlist=2)
+            index.build_ann("ivf", nlist=2)
             note()
             index.remove(index.search(tagged(number)[0], 1)[1][:7, 0], ignore_missing=True)
             note()

@@ -258,22 +258,22 @@ def deriving(name: str, folder: str) -> None:
     for number, step in list(enumerate(steps))[first:]:
         path = copy(f"{number}.woh")
         status, _ = forked(lambda path=path, number=number: tried(path, number))
-        seen = json.loads(forked(lambda path=path: through(path))[1])
+        seen = json.loads(forked(lambda path=path: by_ann(path))[1])
         text = forked(lambda path=path: run(path, **chunk(9, n=4, kind="encoded")))[1]
-        after = json.loads(forked(lambda path=path: through(path))[1])
-        names = sorted(file.name for file in path.glob("derived*"))
+        after = json.loads(forked(lambda path=path: by_ann(path))[1])
+        names = sorted(file.name for file in path.glob("ann-*"))
         answer([step, os.WIFSIGNALED(status), seen, text, after, names, Store.verify(path)])
         shutil.rmtree(path)
 
 
-def through(path: Path) -> list[list[Any]]:
+def by_ann(path: Path) -> list[list[Any]]:
     """Name of each approximate index, and whether it (which looks everywhere) answers as the scan does."""
     queries = np.array([[value] * (D // 8) for value in range(4)], np.uint8)
     with Store.open(path) as store:
         D_, I = store.view.search(queries, 30)
         found = []
-        for made in store.snapshot.derived:
-            got = store.view.search(queries, 30, ann=store.through(store.view, made.kind))
+        for made in store.snapshot.ann:
+            got = store.view.search(queries, 30, searcher=store.ann_searcher(store.view, made.kind))
             found.append([made.name, all(map(np.array_equal, got, (D_, I)))])
         return found
 
@@ -315,18 +315,18 @@ def fork_after_search(path: str) -> None:
         answer(forked(child)[1])
 
 
-def fork_through(path: str) -> None:
+def fork_by_ann(path: str) -> None:
     """As `fork_after_search`, by an approximate index that the parent has read, and one that it has not."""
     with Store.open(path) as store:
         faiss.omp_set_num_threads(2)
         queries = np.zeros((5000, store.d // 8), np.uint8)
         view = store.view
-        expected = view.search(queries, 3, ann=store.through(view, "ivf"))[1].tolist()
+        expected = view.search(queries, 3, searcher=store.ann_searcher(view, "ivf"))[1].tolist()
 
         def child() -> bool:
             signal.alarm(600)
-            again = view.search(queries, 3, ann=store.through(view, "ivf"))[1].tolist() == expected
-            return again and view.search(queries, 3, ann=store.through(view, "hnsw"))[1].shape == (
+            again = view.search(queries, 3, searcher=store.ann_searcher(view, "ivf"))[1].tolist() == expected
+            return again and view.search(queries, 3, searcher=store.ann_searcher(view, "hnsw"))[1].shape == (
                 5000,
                 3,
             )
@@ -362,6 +362,6 @@ if __name__ == "__main__":
         "try_write": try_write,
         "fork_after_search": fork_after_search,
         "deriving": deriving,
-        "fork_through": fork_through,
+        "fork_by_ann": fork_by_ann,
         "unprivileged": unprivileged,
     }[sys.argv[1]](*sys.argv[2:])

@@ -53,7 +53,7 @@ READING = {
     "search": opened(lambda index: index.search(XQ, 3)),
     "items": opened(lambda index: (index.items([7]), index.id_of("0/7"), index.tags(), index.rounds())),
     "info": opened(lambda index: (index.info(), index.health())),
-    "through": opened(lambda index: index.search(XQ, 3, ann="ivf")),
+    "ann": opened(lambda index: index.search(XQ, 3, ann="ivf")),
     "export": opened(lambda index: index.export(index.path.with_name("exported"), force=True)),
     "backup": opened(lambda index: index.backup(index.path.with_name(f"copy-{time.monotonic_ns()}"))),
 }
@@ -61,7 +61,7 @@ WRITING = {
     "remove": opened(lambda index: index.remove([int(index.search(XQ, 1)[1][0, 0])])),
     "update": opened(lambda index: index.update(*tagged(5))),
     "add": opened(lambda index: index.add(XQ)),
-    "derive": opened(lambda index: index.derive("ivf", nlist=2)),
+    "build-ann": opened(lambda index: index.build_ann("ivf", nlist=2)),
     "compact": opened(lambda index: index.compact()),
     "rollback": opened(lambda index: index.rollback(index.rounds()[-2].round)),
 }

@@ -32,7 +32,7 @@ class AnnSearcher:
     Attributes
     ----------
     view : View
-    derived : Derived
+    ann : AnnIndex
     index : faiss.IndexBinary
         Of the first `ann.rows` rows.
     """
@@ -51,7 +51,7 @@ class AnnSearcher:
         return _best(D, rows, k)
 
     def _of_ann(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
-        """Of the derived rows: more neighbours than k, and removed ones dropped."""
+        """Of the rows it holds: more neighbours than k, and removed ones dropped."""
         alive = self.view.everything.allowed
         n, out = self.ann.rows, self._out
         if alive is None:
@@ -73,7 +73,7 @@ class AnnSearcher:
 
     @cached_property
     def _out(self) -> int:
-        """How many of the derived rows may not answer."""
+        """How many of the rows it holds may not answer."""
         alive = self.view.everything.allowed
         return 0 if alive is None else int(np.count_nonzero(~alive[: self.ann.rows]))
 
@@ -142,7 +142,7 @@ def _taken(view: View, ann: AnnIndex, held: AnnSearcher | None) -> AnnSearcher:
     try:
         return AnnSearcher(view, ann, load(view.folder, ann, 8 * view.mapped.codes.shape[1]))
     except StoreError as error:
-        # A writer has derived another meanwhile; one that is older lacks rows, which are scanned.
+        # A writer has built another meanwhile; one that is older lacks rows, which are scanned.
         if not isinstance(error.__cause__, FileNotFoundError) or held is None:
             raise
         other = held.view.snapshot.generation != view.snapshot.generation

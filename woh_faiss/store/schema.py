@@ -32,7 +32,7 @@ def model_round(name: str) -> int:
     return int(name.removeprefix("model-").removesuffix(".npz"))
 
 
-#: Of indexes that are derived from the codes.
+#: Of approximate indexes of the codes.
 ANN_FILE = r"ann-(ivf|hnsw|multihash)-[0-9]{1,19}\.faiss"
 
 
