@@ -143,7 +143,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 import numpy as np
-from woh_faiss.hasher import Hasher
+from woh_faiss.learner.hasher import Hasher
 sys.stdout.buffer.write(Hasher.load(sys.argv[1]).encode(np.load(sys.argv[2])).tobytes())
 """
 

@@ -141,7 +141,7 @@ def test_a_stream_equals_the_naive_oracle(chunks, min_count, words):
         assert vocabulary.tags == tuple(naive.tags)
         assert vocabulary.tags[: len(before.tags)] == before.tags
         assert sorted(touched) == sorted({w for item in Naive.distinct(items) for w in item})
-        assert normalised(tags) == Naive.distinct(items)
+        assert normalised(tags).lists() == Naive.distinct(items)
         E = np.array([naive.E[w] for w in naive.tags]).reshape(len(naive.tags), vocabulary.f)
         assert_allclose(vocabulary.E, E, atol=1e-12)
         assert_array_equal(vocabulary.E[: len(before.tags)], before.E.reshape(len(before.tags), vocabulary.f))
@@ -199,7 +199,7 @@ def test_items_and_chunks_without_tags():
     vocabulary, coverage, touched = learn(Vocabulary(1), lists("", "", ""))
     assert (vocabulary.tags, touched) == ((), [])
     assert coverage == Coverage(0, 0, 0, 3, 0)
-    assert normalised(lists("", "-", "a")) == [[], [], ["a"]]
+    assert normalised(lists("", "-", "a")).lists() == [[], [], ["a"]]
     Y, Z, known = vocabulary.matrices(TagLists.from_lists([]))
     assert (Y.shape, Z.shape, known.shape) == ((0, 0), (0, 0), (0,))
 
@@ -309,7 +309,7 @@ SCRIPT = """
 import hashlib, sys
 sys.path.insert(0, {folder!r})
 from test_vocabulary import learn, topics
-from woh_faiss.tags import Vocabulary
+from woh_faiss.tags.vocabulary import Vocabulary
 print(hashlib.sha256(learn(Vocabulary(1), topics(), vector_size=16)[0].E.tobytes()).hexdigest())
 """
 

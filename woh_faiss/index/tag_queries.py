@@ -77,8 +77,9 @@ class TagQueries:
             Nothing is known of any tag of a list.
         """
         lists = TagLists.from_lists(tags)
-        Y, Z, known = self.vocabulary.matrices(lists)
-        for row, given in enumerate(normalised(lists)):
+        asked = normalised(lists)
+        Y, Z, known = self.vocabulary.matrices(asked)
+        for row, given in enumerate(asked.lists()):
             strange = [tag for tag in given if tag not in self.vocabulary.tags]
             found = [vector for tag in strange if vectors and (vector := vectors.lookup(tag)) is not None]
             if not known[row] and not found:

@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss import codes, validate
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk
+from woh_faiss.learner.blocks import Features
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.estimator import WOH
 from woh_faiss.learner.hasher import Hasher
 from woh_faiss.store import NewRound, Round, Snapshot, Store
 from woh_faiss.store.write_transaction import WriteTransaction
-from woh_faiss.tags.vocabulary import Vocabulary, normalised
+from woh_faiss.tags.vocabulary import NormalisedTags, Vocabulary, normalised
 from woh_faiss.tags.word_vectors import WordVectors
 
 from .item_ids import OnDuplicate, ResolvedItems, resolve, to_remove
@@ -58,15 +59,15 @@ class IndexWriter:
     ) -> Round:
         """Learn `chunk` and append it; see `WOHIndex.update`. `chunk_hash`: its `Chunk.digest`, if known."""
 
-        def fit(trainer: WOH, chunk: Chunk) -> None:
-            trainer.partial_fit(chunk.features, chunk.tags, word_vectors=word_vectors)
+        def fit(trainer: WOH, chunk: Chunk, tags: NormalisedTags) -> None:
+            trainer.learn(Features(chunk.features), tags, word_vectors=word_vectors)
 
         return self.learned(chunk, fit, timeout, on_duplicate, chunk_hash)
 
     def learned(
         self,
         chunk: Chunk,
-        fit: Callable[[WOH, Chunk], None],
+        fit: Callable[[WOH, Chunk, NormalisedTags], None],
         timeout: float,
         on_duplicate: OnDuplicate,
         chunk_hash: str | None = None,
@@ -83,8 +84,9 @@ class IndexWriter:
             trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
-            tags: Any = named.chunk.tags
-            fit(trainer, named.chunk)
+            typed: Any = named.chunk.tags
+            tags = normalised(typed)
+            fit(trainer, named.chunk, tags)
             learned = bool(trainer.trained_.any())
             committed = writing.commit(
                 NewRound(
@@ -92,7 +94,7 @@ class IndexWriter:
                     codes=codes.pad(trainer.codes_),
                     ids=named.ids,
                     keys=named.keys,
-                    tags=normalised(tags),
+                    tags=tags.lists(),
                     trained=int(trainer.trained_.sum()),
                     seconds=time.perf_counter() - started,
                     model=trainer.state() if learned else None,
@@ -154,7 +156,7 @@ class IndexWriter:
                     codes=codes.pad(packed),
                     ids=named.ids,
                     keys=named.keys,
-                    tags=[[]] * len(packed) if tags is None else normalised(tags),
+                    tags=[[]] * len(packed) if tags is None else normalised(tags).lists(),
                     seconds=time.perf_counter() - started,
                     chunk_hash=chunk_hash or chunk.digest(),
                     health=codes.health(packed) | _skipped(named),

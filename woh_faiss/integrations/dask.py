@@ -23,12 +23,14 @@ from distributed.comm import CommClosedError
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from woh_faiss import validate
 from woh_faiss.errors import ClusterError, InputError
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.blocks import BLOCK, FAN_IN, Features, Rows, Sums, added, block_slices
 from woh_faiss.learner.estimator import WOH
 from woh_faiss.learner.training_round import Codes, Items
-from woh_faiss.tags.tag_lists import tag_lists
+from woh_faiss.tags.tag_lists import TagLists, tag_lists
+from woh_faiss.tags.vocabulary import NormalisedTags
 
 if TYPE_CHECKING:
     from woh_faiss.index.index import WOHIndex
@@ -79,18 +81,26 @@ def partial_fit(
         lists = tag_lists(cluster.here(tags))
         if len(lists) != len(X):
             raise InputError(f"there are {len(lists)} tags for {len(X)} rows of features; give one a row")
-        if woh.rounds_ and X.shape[1] != woh.n_features_in_:
-            raise InputError(
-                f"features have {X.shape[1]} columns, the model was fitted with {woh.n_features_in_}"
-            )
-        if woh.looks_at_all:
-            if len(X) > MOST_HERE:
-                raise InputError(
-                    f"the chunk has {len(X)} items, and the first rounds of a semantic start look at all of "
-                    f"theirs at once, at most {MOST_HERE}; learn a chunk of a few thousand first"
-                )
-            return woh.partial_fit(cluster.here(X), lists, word_vectors=word_vectors)
-        return woh.learn(Distributed(X, cluster), lists, word_vectors=word_vectors)
+        return _learn(woh, X, lists, word_vectors, cluster)
+
+
+def _learn(
+    woh: WOH,
+    X: da.Array,
+    tags: TagLists | NormalisedTags,
+    word_vectors: WordVectors | None,
+    cluster: Cluster,
+) -> WOH:
+    """`partial_fit` of what is known to fit each other."""
+    if not woh.looks_at_all:
+        return woh.learn(Distributed(X, cluster), tags, word_vectors=word_vectors)
+    if len(X) > MOST_HERE:
+        raise InputError(
+            f"the chunk has {len(X)} items, and the first rounds of a semantic start look at all of "
+            f"theirs at once, at most {MOST_HERE}; learn a chunk of a few thousand first"
+        )
+    here = Features(validate.features(cluster.here(X)))
+    return woh.learn(here, tags, word_vectors=word_vectors)
 
 
 def update(
@@ -117,8 +127,9 @@ def update(
     features: Any = X
     chunk = replace(Chunk.of(np.zeros((len(X), 1), np.int8), tags, ids=ids, keys=keys), features=features)
 
-    def fit(woh: WOH, chunk: Chunk) -> None:
-        partial_fit(woh, chunk.features, chunk.tags, word_vectors=word_vectors, client=client)
+    def fit(woh: WOH, chunk: Chunk, tags: NormalisedTags) -> None:
+        with cluster_of(client) as cluster:
+            _learn(woh, distributed_features(chunk.features, cluster), tags, word_vectors, cluster)
 
     return index._writer.learned(chunk, fit, timeout, on_duplicate)
 

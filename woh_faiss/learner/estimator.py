@@ -13,7 +13,7 @@ from woh_faiss.errors import ConfigError, InputError, NotFittedError
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.tags.tag_lists import TagLists, class_tags
 from woh_faiss.tags.tag_vectors import mean_vectors
-from woh_faiss.tags.vocabulary import Vocabulary
+from woh_faiss.tags.vocabulary import NormalisedTags, Vocabulary, normalised
 
 from .blocks import Features, split_blocks
 from .config import PARAMETERS, WOHConfig, merged
@@ -283,7 +283,7 @@ class WOH:
     def learn(
         self,
         features: Features,
-        tags: TagLists,
+        tags: TagLists | NormalisedTags,
         *,
         word_vectors: WordVectors | None = None,
         Z: Matrix | None = None,
@@ -291,7 +291,10 @@ class WOH:
     ) -> Self:
         """`partial_fit` of features that may be on other machines; theirs are checked there."""
         self._check_params()
-        config, n = self.config, features.shape[0]
+        config, (n, d) = self.config, features.shape
+        if self._learned is not None and d != self.n_features_in_:
+            raise InputError(f"features have {d} columns, the model was fitted with {self.n_features_in_}")
+        tags = normalised(tags)
         vocabulary, coverage, touched = self.vocabulary_.learn(
             tags, word_vectors, seed=config.seed, vector_size=config.vector_size
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -43,11 +43,54 @@ def normalise(tag: str) -> str:
     return _SEPARATORS.sub(" ", tag).strip(" ")
 
 
-def normalised(tags: TagLists) -> list[list[str]]:
-    """Each item's different normalised tags in the order they were typed, for the catalogue."""
-    names, rows, local = _distinct(tags)
-    words = [names[place] for place in local.tolist()]
-    return [words[a:b] for a, b in pairwise(_ends(rows, len(tags)).tolist())]
+@dataclass(frozen=True, slots=True, eq=False)
+class NormalisedTags:
+    """The different normalised tags of n items, in the order they were typed; `normalised` makes them.
+
+    Attributes
+    ----------
+    names : list of c str
+        Each once.
+    rows, columns : (nnz,) int64
+        Items, ascending, and places in `names` of their tags.
+    n : int
+        Items, those without tags too.
+    """
+
+    names: list[str]
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    @property
+    def indptr(self) -> NDArray[np.int64]:
+        """Where each item's entries end: (n + 1,)."""
+        return _ends(self.rows, self.n)
+
+    def lists(self) -> list[list[str]]:
+        """A list of tags an item, for the catalogue."""
+        words = [self.names[column] for column in self.columns.tolist()]
+        return [words[a:b] for a, b in pairwise(self.indptr.tolist())]
+
+
+def normalised(tags: TagLists | NormalisedTags) -> NormalisedTags:
+    """What items were tagged with, names normalised and repetitions gone; normalised tags are given back."""
+    if isinstance(tags, NormalisedTags):
+        return tags
+    places: dict[str, int] = {}
+    place_of = np.array(
+        [places.setdefault(name, len(places)) if name else -1 for name in map(normalise, tags.names)],
+        np.int64,
+    )
+    columns = place_of[tags.indices]
+    rows = np.repeat(np.arange(len(tags)), np.diff(tags.indptr))
+    rows, columns = rows[columns >= 0], columns[columns >= 0]
+    _, first = np.unique(rows * max(len(places), 1) + columns, return_index=True)
+    first.sort()
+    return NormalisedTags(list(places), rows[first], columns[first], len(tags))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +155,7 @@ class Vocabulary:
         return {tag: column for column, tag in enumerate(self.tags)}
 
     def learn(
-        self, tags: TagLists, vectors: WordVectors | None, *, seed: int, vector_size: int
+        self, tags: TagLists | NormalisedTags, vectors: WordVectors | None, *, seed: int, vector_size: int
     ) -> tuple[Vocabulary, Coverage, list[str]]:
         """The vocabulary after one more chunk, what it covers, and the tags whose count changed.
 
@@ -141,19 +184,16 @@ class Vocabulary:
                 f"word vectors {vectors.path} have {vectors.f} numbers each, the vocabulary was begun with "
                 f"{self.f}; give a file of that width, or none"
             )
-        names, rows, local = _distinct(tags)
-        seen = {
-            name: k
-            for name, k in zip(names, np.bincount(local, minlength=len(names)).tolist(), strict=True)
-            if k
-        }
+        tags = normalised(tags)
+        uses = np.bincount(tags.columns, minlength=len(tags.names)).tolist()
+        seen = {name: k for name, k in zip(tags.names, uses, strict=True) if k}
         counts = {**self.counts, **{name: self.counts.get(name, 0) + k for name, k in seen.items()}}
         new = sorted(
             (name for name in seen if counts[name] >= self.min_count and name not in self._columns),
             key=lambda name: (-counts[name], name),
         )
         grown = Vocabulary(self.min_count, self.tags + tuple(new), self.E, counts)
-        Y = grown._incidence(len(tags), names, rows, local)
+        Y = grown.incidence(tags)
         own = 0
         if new and vectors is None and not self.tags:
             E, own = trained(Y, grown.tags, new, seed=seed, vector_size=vector_size)
@@ -170,11 +210,18 @@ class Vocabulary:
         tagged = int(np.count_nonzero(np.diff(Y.indptr)))
         return grown, Coverage(len(new), len(grown.tags), own, len(tags), tagged), list(seen)
 
-    def incidence(self, tags: TagLists) -> csr_array:
-        """Y (n, c) of n items: float64 CSR of 0 and 1, sorted columns, none twice."""
-        return self._incidence(len(tags), *_distinct(tags))
+    def incidence(self, tags: TagLists | NormalisedTags) -> csr_array:
+        """Y (n, c) of n items: float64 CSR of 0 and 1, sorted columns; unknown tags are left out."""
+        tags = normalised(tags)
+        columns = np.array([self._columns.get(name, -1) for name in tags.names], np.int64)[tags.columns]
+        rows, columns = tags.rows[columns >= 0], columns[columns >= 0]
+        order = np.lexsort((columns, rows))
+        shape = len(tags), len(self.tags)
+        return csr_array((np.ones(len(order)), columns[order], _ends(rows, len(tags))), shape=shape)
 
-    def matrices(self, tags: TagLists) -> tuple[csr_array, NDArray[np.float64], NDArray[np.bool_]]:
+    def matrices(
+        self, tags: TagLists | NormalisedTags
+    ) -> tuple[csr_array, NDArray[np.float64], NDArray[np.bool_]]:
         """Y, Z and which items are known, for n items.
 
         Returns
@@ -236,31 +283,6 @@ class Vocabulary:
             E.reshape(len(admitted), widths.pop() // 8 if widths else 0),
             {tag: count for _, tag, count, _ in rows},
         )
-
-    def _incidence(
-        self, n: int, names: Sequence[str], rows: NDArray[np.int64], local: NDArray[np.int64]
-    ) -> csr_array:
-        """Y (n, c) of the entries that `_distinct` gives; tags without a column are left out."""
-        columns = np.array([self._columns.get(name, -1) for name in names], np.int64)[local]
-        kept = columns >= 0
-        rows, columns = rows[kept], columns[kept]
-        order = np.lexsort((columns, rows))
-        return csr_array((np.ones(len(order)), columns[order], _ends(rows, n)), shape=(n, len(self.tags)))
-
-
-def _distinct(tags: TagLists) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """Normalised names, and an entry (item, place in names) for each different tag of an item, as typed."""
-    places: dict[str, int] = {}
-    place_of = np.array(
-        [places.setdefault(name, len(places)) if name else -1 for name in map(normalise, tags.names)],
-        np.int64,
-    )
-    local = place_of[tags.indices]
-    rows = np.repeat(np.arange(len(tags)), np.diff(tags.indptr))
-    rows, local = rows[local >= 0], local[local >= 0]
-    _, first = np.unique(rows * max(len(places), 1) + local, return_index=True)
-    first.sort()
-    return list(places), rows[first], local[first]
 
 
 def _ends(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
