@@ -24,17 +24,18 @@ demo: $(DEMO)  ## build, update twice, query and evaluate on the shipped picture
 test: $(READY)  ## the whole suite in two processes, long tests at a quarter of their length (WOH_FULL=1: all of it)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST)
 
-lint: $(READY)  ## style, types, layering, and docs that are generated
+lint: $(READY)  ## style, types, layering, docs that are generated, and a site without dead links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p woh_faiss
 	$(BIN)/mypy cli
 	$(BIN)/lint-imports
 	$(BIN)/cog --check README.md docs/*.md
+	$(BIN)/mkdocs build --strict -f .ci/mkdocs.yml --site-dir $(CURDIR)/$(VENV)/site
 
 docs: $(READY)  ## regenerate the generated parts, then the site in site/
 	$(BIN)/cog -r README.md docs/*.md
-	$(BIN)/mkdocs build --strict --quiet -f .ci/mkdocs.yml
+	$(BIN)/mkdocs build --strict -f .ci/mkdocs.yml
 
 $(RIVALS): $(READY)
 	$(BIN)/pip install --quiet --editable '.[dev,bench]'

@@ -168,8 +168,17 @@ def precision_at(
 ) -> float:
     """Mean share (0 to 1) of relevant items among the first k (all, where the database has fewer).
 
-    The other arguments, and what is refused, are those of `mean_average_precision`; the database must
-    hold at least one item.
+    Parameters
+    ----------
+    k : int
+        Items of each ranking that count.
+    queries, database, query_labels, database_labels, distance
+        As `mean_average_precision`.
+
+    Raises
+    ------
+    InputError
+        As `mean_average_precision`, or the database is empty.
     """
     k = positive_int(k)
     if not len(database):

@@ -145,7 +145,18 @@ def parts(rest: Rows, chunks: int | Sequence[int]) -> list[Rows]:
 
 
 def split(chunk: Chunk, queries: int | Rows | None, seed: int) -> tuple[Rows, Rows]:
-    """Rows of the queries and, in the order of the stream, of the rest; arguments and errors as `stream`."""
+    """Rows of the queries and, in the order of the stream, of the rest.
+
+    Parameters
+    ----------
+    chunk, queries, seed
+        As `stream`.
+
+    Raises
+    ------
+    InputError
+        As `stream`.
+    """
     n = len(chunk)
     if isinstance(queries, np.ndarray):
         own = whole_numbers(queries, "queries", None)

@@ -24,12 +24,19 @@ from woh_faiss.io.npz import read_arrays, write_npz
 def valid_codes(
     packed: ArrayLike, tags: Any = None, *, ids: ArrayLike | None = None, keys: ArrayLike | None = None
 ) -> Chunk:
-    """A chunk whose features are packed codes (n, r // 8) uint8.
+    """A chunk whose features are packed codes.
+
+    Parameters
+    ----------
+    packed : (n, r // 8) uint8
+        Packed codes.
+    tags, ids, keys : optional
+        As `Chunk.of` takes them.
 
     Raises
     ------
     InputError
-        They are not, or the rest is not as `Chunk.of` takes it.
+        The codes have another dtype or shape, or the rest is not as `Chunk.of` takes it.
     """
     array = validate.array(packed, "codes")
     if array.ndim != 2 or array.dtype != np.uint8:
@@ -44,6 +51,15 @@ def write_codes(path: str | os.PathLike[str], chunk: Chunk, model: str) -> Path:
     """Write codes as `checked` has them, made by the hash function `model` (`Hasher.fingerprint`), to `path`.
 
     The file is there whole or not at all, and equal codes are equal bytes.
+
+    Parameters
+    ----------
+    path : path
+        Of the file; one that is there is replaced.
+    chunk : Chunk
+        As `checked` returns it: features are packed codes (n, r // 8) uint8.
+    model : str
+        `Hasher.fingerprint` of the hash function that made them.
 
     Raises
     ------

@@ -229,14 +229,16 @@ class WOHIndex:
 
         Parameters
         ----------
-        features : Chunk or (n, d) array_like
-            The chunk, or its features with `tags`, `ids` and `keys` as `Chunk.of` takes them.
+        features : Chunk or (n, d) array_like of a real dtype
+            The chunk, or its features.
+        tags, ids, keys : optional
+            With features, as `Chunk.of` takes them; a Chunk brings its own.
         word_vectors : WordVectors, optional
             Vectors for tags that are new; without it they take the mean vector of the tags they occur with.
         on_duplicate : "error", "skip" or "replace"
-            What to do with items whose id or key is in the index: refuse the chunk, leave them out, or put
-            the new code and tags in the old one's place, under the same id. What was learned from the old
-            item stays learned. A chunk of which nothing is left is a round of no items.
+            What to do with items whose id or key is in the index: refuse the chunk, leave them out, or
+            replace the old code and tags under the same id. What was learned from the old item stays
+            learned. A chunk of which nothing is left is a round of no items.
         timeout : float
             Seconds to wait for another writer.
 
@@ -264,8 +266,21 @@ class WOHIndex:
     ) -> Round:
         """Encode one chunk with the newest hash function and append its codes; nothing is learned.
 
-        Tags, if there are any, are kept to be shown, not counted. Parameters and errors as `update`,
-        and NotFittedError where no round was learned yet.
+        Parameters
+        ----------
+        features : Chunk or (n, d) array_like of a real dtype
+            As `update`.
+        tags : optional
+            As `Chunk.of` takes them. They are stored and shown, not counted.
+        ids, keys, on_duplicate, timeout
+            As `update`.
+
+        Raises
+        ------
+        NotFittedError
+            No round was learned yet.
+        InputError, LockedError, StoreError
+            As `update`.
         """
         return self._writer.add(_as_chunk(features, tags, ids, keys), timeout, on_duplicate)
 
@@ -286,8 +301,12 @@ class WOHIndex:
         ----------
         packed : path, or (n, bits // 8) uint8
             A file of `write_codes`, which brings its own tags, ids and keys; or codes of `Hasher.encode`.
+        tags, ids, keys : optional
+            Of codes, as `Chunk.of` takes them.
         model : str
             `fingerprint` of the hash function that made them, `WOHIndex.hasher`; a file brings its own.
+        on_duplicate, timeout
+            As `update`.
 
         Raises
         ------
@@ -326,16 +345,20 @@ class WOHIndex:
     ) -> Iterator[Round]:
         """`update` (or, without `learn`, `add`) each chunk in turn, yielding its round once committed.
 
-        A chunk that is in the index already is skipped, so that what was interrupted goes on where it was:
-        one whose SHA-256 a round has, as often as rounds have it. With another `on_duplicate` than "error"
-        items that have ids or keys are looked at one by one instead. Where all inputs are chunk files, each
-        is read and checked before the first is committed, so that a bad third one leaves the index as it
-        was; others are checked chunk by chunk.
+        A chunk that is in the index already is skipped: one whose SHA-256 a round has, as often as rounds
+        have it. So the same call continues after an interrupt. With another `on_duplicate` than "error",
+        items that have ids or keys are compared one by one instead. If all inputs are chunk files, each is
+        read and checked before the first is committed: an invalid third one leaves the index unchanged.
+        Other inputs are checked chunk by chunk.
 
         Parameters
         ----------
         inputs : Inputs, or paths
-            What `inputs.open_inputs` gives; paths are opened so, with columns guessed.
+            What `inputs.open_inputs` gives; paths are opened that way, with guessed columns.
+        learn : bool
+            Whether chunks are learned, or only encoded.
+        word_vectors, on_duplicate
+            As `update`.
         skip_known : bool
             Whether chunks that are in the index are skipped.
         note : callable, optional
@@ -388,12 +411,11 @@ class WOHIndex:
         k : int
             Neighbours a query; may be more than there are items.
         rerank : int, optional
-            Order this many nearest items (at least k) anew by what the query knows of itself before the
-            sign: see `rerank.scores`.
+            Order this many nearest items (at least k) again, by scores of the query before it is rounded to
+            bits: see `rerank.scores`.
         allow, deny : array_like of ids or faiss.IDSelector, optional
-            Only items in `allow`, and none in `deny`, are answers; ids that no item has are no fault. The
-            ids of the index are walked through once a call; a selector is asked for each, about a second a
-            million.
+            Only items in `allow`, and none in `deny`, are answers; ids that no item has are ignored. Each
+            call reads the ids of the index once; a selector is evaluated for each, about a second a million.
         params : faiss.SearchParameters, optional
             Its selector, in place of `allow`.
         ann : "ivf", "hnsw" or "multihash", optional
@@ -479,7 +501,29 @@ class WOHIndex:
     def search_ids(
         self, ids: ArrayLike, k: int, *, allow: Ids | None = None, deny: Ids | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The k nearest other items of each indexed item, by its stored code; shapes as `search`."""
+        """The k nearest other items of each indexed item, by its stored code.
+
+        Parameters
+        ----------
+        ids : (nq,) array_like of integers
+            Ids of indexed items.
+        k : int
+            Neighbours an item.
+        allow, deny
+            As `search`.
+
+        Returns
+        -------
+        D, I : (nq, k) int32 and (nq, k) int64
+            As `search`.
+
+        Raises
+        ------
+        InputError
+            As `search`.
+        StoreError
+            An id is not in the index.
+        """
         k, view = validate.positive_int(k), self._follow()
         ids = np.atleast_1d(np.asarray(ids))
         D, I = view.search(view.codes(ids), k + 1, allow, deny)  # which checks the ids
@@ -488,7 +532,29 @@ class WOHIndex:
     def range_search_ids(
         self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """The other items nearer than a radius to each indexed item; shapes as `range_search`."""
+        """The other items nearer than a radius to each indexed item, by its stored code.
+
+        Parameters
+        ----------
+        ids : (nq,) array_like of integers
+            Ids of indexed items.
+        radius : int
+            In bits; items at exactly this distance are not answers.
+        allow, deny
+            As `search`.
+
+        Returns
+        -------
+        lims, D, I
+            As `range_search`.
+
+        Raises
+        ------
+        InputError
+            As `range_search`.
+        StoreError
+            An id is not in the index.
+        """
         view = self._follow()
         ids = np.atleast_1d(np.asarray(ids))
         lims, D, I = view.range_search(view.codes(ids), radius, allow, deny)
@@ -801,6 +867,17 @@ class WOHIndex:
         removed id is never used again; a key is free at once, for a new item with a new id. What was learned
         from them stays learned.
 
+        Parameters
+        ----------
+        ids : array_like of integers, optional
+            Ids of the items.
+        keys : sequence of str, optional
+            Keys of the items; `ids` and `keys` may be given together.
+        ignore_missing : bool
+            Whether ids and keys that no item has are ignored.
+        timeout : float
+            Seconds to wait for another writer.
+
         Raises
         ------
         InputError
@@ -813,20 +890,20 @@ class WOHIndex:
     def remove_ids(self, ids: Ids, *, timeout: float = 10.0) -> int:
         """`remove` under Faiss's name: an array_like of ids or a faiss.IDSelector; returns how many went.
 
-        Ids that no item has are no fault. A selector is asked for each item of the newest state. A removed
-        id is never used again, where Faiss would take it. Errors as `remove`.
+        Ids that no item has are ignored. A selector is evaluated for each item of the newest state. A removed
+        id is never used again; Faiss would accept it. Errors as `remove`.
         """
         self.refresh()
         found = self._store.view.named(ids)
         return self.remove(found, ignore_missing=True, timeout=timeout) if len(found) else 0
 
     def compact(self, *, timeout: float = 10.0) -> Compacted:
-        """Write the files anew without removed items, and leave no trace of them: code, id, key and tags.
+        """Rewrite the files without removed items, and leave no trace of them: code, id, key and tags.
 
-        Readers go on with what they have mapped. Tags that only removed items carry go too, unless something
-        was learned from them: what was learned stays, as do the counts of tags. Of an erased id that was your
-        own a digest is kept, so that it is refused if it comes again. The time is that of copying the index.
-        Call it again where it was killed or `clean` is false.
+        Readers keep what they have mapped. Tags that only removed items carry are erased too, unless
+        something was learned from them: that stays, and so do the counts of tags. A digest of each erased id
+        of your own is kept, so that the id is refused if it comes again. The time is that of copying the
+        index. Call it again if it was killed or `clean` is false.
 
         Raises
         ------
@@ -839,13 +916,13 @@ class WOHIndex:
         return Compacted(*self._store.compact(timeout))
 
     def rollback(self, round: int, *, timeout: float = 10.0) -> int:  # noqa: A002 - what it is called everywhere
-        """Go back to the state after a round, as if later ones had never been; 0 is the empty index.
+        """Go back permanently to the state after a round; 0 is the empty index.
 
-        Returns how many rounds are undone. All that the state needs is verified before anything is changed.
+        Returns the number of rounds undone. All that the state needs is verified before anything changes.
 
-        Items that were removed or replaced since are back, unless `compact` has erased them. What later
-        updates learn is what they would have learned then. No id that the index gave is given again; ids of
-        your own that came with later rounds may come again, unless `compact` has erased them.
+        Items that were removed or replaced since are back, unless `compact` has erased them. Later updates
+        learn what they would have learned then. The index gives no id a second time. Ids of your own that
+        came with later rounds may come again, unless `compact` has erased them.
 
         Raises
         ------
@@ -854,13 +931,28 @@ class WOHIndex:
         LockedError
             As `update`.
         StoreError
-            As `update`, and where something that the state needs is damaged.
+            As `update`, or something that the state needs is damaged.
         """
         return self._store.rollback(validate.whole_number(round, "round", 0), timeout)
 
     @staticmethod
     def restore(path: str | os.PathLike[str], round: int, *, timeout: float = 10.0) -> int:  # noqa: A002
-        """`rollback` of the index at `path`, which works where `open` does not for want of a model."""
+        """`rollback` of the index at `path`; it works where `open` fails because a model is missing.
+
+        Parameters
+        ----------
+        path : path
+            The folder.
+        round : int
+            As `rollback`; 0 is the empty index.
+        timeout : float
+            Seconds to wait for another writer.
+
+        Raises
+        ------
+        InputError, LockedError, StoreError
+            As `rollback`.
+        """
         return Store.restore(path, validate.whole_number(round, "round", 0), timeout)
 
     def backup(self, path: str | os.PathLike[str]) -> int:
@@ -887,9 +979,9 @@ class WOHIndex:
     def verify(path: str | os.PathLike[str]) -> list[str]:
         """All faults of the index at `path`, a line each: which file, what, what to do; none if it is sound.
 
-        A line of type `store.verify.Note` is no fault: a writer died, and the next one puts it right.
+        A line of type `store.verify.Note` is not a fault: a writer died, and the next one repairs it.
         Every byte is read: codes, ids, models, anchors, catalogue. Opening and searching check lengths and
-        layouts only. It works where `open` does not.
+        layouts only. It works where `open` fails.
         """
         return Store.verify(path)
 

@@ -96,12 +96,14 @@ def open_inputs(
     chunk_size: int | None = None,
     learn: bool = False,
 ) -> Inputs:
-    """What is at the paths, looked at but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
+    """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
 
     Parameters
     ----------
+    paths : sequence of paths
+        Files and folders, in the order of the stream.
     columns : Columns, optional
-        Names of columns (datasets, variables) that are not to be guessed.
+        Names of columns (datasets, variables); those not named are guessed.
     chunk_size : int, optional
         Rows of a chunk. Without it a chunk file (.npz, .npy) is one chunk, and the rest is cut into chunks of
         `CHUNK_SIZE`. No chunk crosses from one file to the next.
@@ -111,7 +113,7 @@ def open_inputs(
     Raises
     ------
     InputError
-        Something is missing or damaged, of a format that is not known, or its columns are not clear.
+        A path is missing or damaged, its format is unknown, or its columns are ambiguous.
     """
     if chunk_size is not None:
         chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)

@@ -74,7 +74,7 @@ def partial_fit(
         The chunk cannot be used; or the next round looks at all rows at once (`WOH.looks_at_all`) and there
         are more than `MOST_HERE`.
     ClusterError
-        Workers were lost, and what they held could not be made anew.
+        Workers were lost, and what they held could not be computed again.
     """
     with cluster_of(client) as cluster:
         X = distributed_features(X, cluster)
@@ -117,8 +117,25 @@ def update(
 ) -> Round:
     """`WOHIndex.update` of a chunk whose features are on the workers: one round or nothing.
 
-    Parameters and errors as there and in `partial_fit`; ids and keys may be dask collections. The writer lock
-    is held while the cluster works.
+    The writers' lock is held while the cluster works.
+
+    Parameters
+    ----------
+    index : WOHIndex
+        The index that learns.
+    X, tags, word_vectors, client
+        As `partial_fit`.
+    ids, keys : optional
+        As `WOHIndex.update`, or dask collections of them.
+    on_duplicate, timeout
+        As `WOHIndex.update`.
+
+    Raises
+    ------
+    InputError, ClusterError
+        As `partial_fit`.
+    InputError, LockedError, StoreError
+        As `WOHIndex.update`.
     """
     with cluster_of(client) as cluster:
         X = distributed_features(X, cluster)

@@ -143,7 +143,7 @@ class Documents:
         return len(new)
 
     def delete(self, ids: Sequence[str] | None) -> int:
-        """Remove documents by id, or all (None), and their codes; ids that are not there are no fault."""
+        """Remove documents by id, or all (None), and their codes; ids that are not there are ignored."""
         wanted = None if ids is None else _ids(ids)
         with self._lock:
             with self._shelf.writing() as writing:

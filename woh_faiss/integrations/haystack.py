@@ -112,7 +112,7 @@ class WOHDocumentStore:
         return written if policy is DuplicatePolicy.SKIP else len(documents)
 
     def delete_documents(self, document_ids: list[str]) -> None:
-        """Remove documents and their codes; ids that are not there are no fault."""
+        """Remove documents and their codes; ids that are not there are ignored."""
         self.documents.delete(document_ids)
 
     def delete_all_documents(self) -> None:
@@ -137,7 +137,17 @@ class WOHDocumentStore:
     def search(
         self, query_embedding: list[float], filters: dict[str, Any] | None = None, top_k: int = 10
     ) -> list[Document]:
-        """The `top_k` documents most similar to an embedding, with the scores of `Documents.search`."""
+        """The `top_k` documents most similar to an embedding, with the scores of `Documents.search`.
+
+        Parameters
+        ----------
+        query_embedding : list of float
+            Of the store's width.
+        filters : dict, optional
+            Haystack's; evaluated for every document.
+        top_k : int
+            Documents wanted.
+        """
         found = self.documents.search(query_embedding, top_k, _keep(filters))
         return [_document(entry, score) for entry, score in found]
 
@@ -192,7 +202,15 @@ class WOHEmbeddingRetriever:
     def run(
         self, query_embedding: list[float], filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """The documents most similar to an embedding, as ``{"documents": [...]}``, the best first."""
+        """The documents most similar to an embedding, as ``{"documents": [...]}``, the best first.
+
+        Parameters
+        ----------
+        query_embedding : list of float
+            Of the store's width.
+        filters, top_k : optional
+            In place of the component's own.
+        """
         filters = apply_filter_policy(self.filter_policy, self.filters, filters)
         most = self.top_k if top_k is None else top_k
         return {"documents": self.document_store.search(query_embedding, filters, most)}

@@ -77,7 +77,22 @@ class WOHVectorStore(VectorStore):
         folder: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> WOHVectorStore:
-        """A store at `folder` with these texts added; `kwargs` as the constructor takes them.
+        """A store at `folder` with these texts added.
+
+        Parameters
+        ----------
+        texts : list of str
+            One a document.
+        embedding : Embeddings
+            Your own model.
+        metadatas : list of dict, optional
+            One a text, of JSON values.
+        ids : list of str, optional
+            One a text; otherwise the store makes them up.
+        folder : path
+            Created if it is missing.
+        **kwargs
+            As the constructor takes them.
 
         Raises
         ------
@@ -136,7 +151,7 @@ class WOHVectorStore(VectorStore):
         return self.documents.learn()
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
-        """Remove documents by id, or all; ids that are not there are no fault."""
+        """Remove documents by id, or all; ids that are not there are ignored."""
         self.documents.delete(ids)
         return True
 
@@ -152,7 +167,19 @@ class WOHVectorStore(VectorStore):
         filter: Filter | None = None,  # noqa: A002
         **kwargs: Any,
     ) -> list[Document]:
-        """The k documents most similar to a text; `filter` as `similarity_search_with_score`."""
+        """The k documents most similar to a text.
+
+        Parameters
+        ----------
+        query : str
+            The text, which is embedded.
+        k : int
+            Documents wanted.
+        filter : callable or dict, optional
+            As `similarity_search_with_score`.
+        **kwargs
+            What LangChain passes to other stores; not used.
+        """
         return [document for document, _ in self.similarity_search_with_score(query, k, filter=filter)]
 
     def similarity_search_by_vector(
@@ -163,7 +190,19 @@ class WOHVectorStore(VectorStore):
         filter: Filter | None = None,  # noqa: A002
         **kwargs: Any,
     ) -> list[Document]:
-        """The k documents most similar to an embedding."""
+        """The k documents most similar to an embedding.
+
+        Parameters
+        ----------
+        embedding : list of float
+            Of the store's width.
+        k : int
+            Documents wanted.
+        filter : callable or dict, optional
+            As `similarity_search_with_score`.
+        **kwargs
+            What LangChain passes to other stores; not used.
+        """
         found = self.similarity_search_with_score_by_vector(embedding, k, filter=filter)
         return [document for document, _ in found]
 
@@ -180,10 +219,14 @@ class WOHVectorStore(VectorStore):
         Parameters
         ----------
         query : str
+            The text, which is embedded.
         k : int
+            Documents wanted.
         filter : callable or dict, optional
-            A function that says of a Document whether it may be an answer, or values that its metadata must
-            have, all of them equal. It is asked of every document.
+            A function of a Document, true where it may be an answer; or values that its metadata must equal.
+            It is evaluated for every document.
+        **kwargs
+            What LangChain passes to other stores; not used.
 
         Returns
         -------
@@ -202,7 +245,17 @@ class WOHVectorStore(VectorStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[tuple[Document, float]]:
-        """As `similarity_search_with_score`, for an embedding."""
+        """As `similarity_search_with_score`, for an embedding.
+
+        Parameters
+        ----------
+        embedding : list of float
+            Of the store's width.
+        k : int
+            Documents wanted.
+        filter : callable or dict, optional
+            As `similarity_search_with_score`.
+        """
         found = self.documents.search(embedding, k, _keep(filter))
         return [(_document(entry), score) for entry, score in found]
 
@@ -216,7 +269,23 @@ class WOHVectorStore(VectorStore):
         filter: Filter | None = None,  # noqa: A002
         **kwargs: Any,
     ) -> list[Document]:
-        """k documents that are similar to a text and unlike each other: see LangChain."""
+        """k documents that are similar to a text and unlike each other: see LangChain.
+
+        Parameters
+        ----------
+        query : str
+            The text, which is embedded.
+        k : int
+            Documents wanted.
+        fetch_k : int
+            Most similar documents to choose from.
+        lambda_mult : float
+            0 for the greatest diversity, 1 for the least.
+        filter : callable or dict, optional
+            As `similarity_search_with_score`.
+        **kwargs
+            What LangChain passes to other stores; not used.
+        """
         return self.max_marginal_relevance_search_by_vector(
             self._embedding.embed_query(query), k, fetch_k, lambda_mult, filter=filter
         )
@@ -231,7 +300,21 @@ class WOHVectorStore(VectorStore):
         filter: Filter | None = None,  # noqa: A002
         **kwargs: Any,
     ) -> list[Document]:
-        """As `max_marginal_relevance_search`; `fetch_k` texts are embedded again, as only codes are kept."""
+        """As `max_marginal_relevance_search`, for an embedding.
+
+        Only codes are kept, so that `fetch_k` texts are embedded again.
+
+        Parameters
+        ----------
+        embedding : list of float
+            Of the store's width.
+        k, fetch_k, lambda_mult
+            As `max_marginal_relevance_search`.
+        filter : callable or dict, optional
+            As `similarity_search_with_score`.
+        **kwargs
+            What LangChain passes to other stores; not used.
+        """
         found = self.similarity_search_by_vector(embedding, fetch_k, filter=filter)
         if not found:
             return []

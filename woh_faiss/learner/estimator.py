@@ -222,7 +222,18 @@ class WOH:
         Z: ArrayLike | None = None,
         B0: ArrayLike | None = None,
     ) -> Self:
-        """Forget all that was learned and learn one chunk: parameters and errors as `partial_fit`."""
+        """Forget all that was learned, then learn one chunk.
+
+        Parameters
+        ----------
+        X, y, word_vectors, Z, B0
+            As `partial_fit`.
+
+        Raises
+        ------
+        InputError
+            As `partial_fit`.
+        """
         fresh = type(self)(**self.get_params())
         fresh.partial_fit(X, y, word_vectors=word_vectors, Z=Z, B0=B0)
         vars(self).update(vars(fresh) | {"config": self.config})  # an equal one, but scikit-learn checks
@@ -289,7 +300,22 @@ class WOH:
         Z: Matrix | None = None,
         B0: ArrayLike | None = None,
     ) -> Self:
-        """`partial_fit` of features that may be on other machines; theirs are checked there."""
+        """`partial_fit` of features that may be on other machines, where they were checked.
+
+        Parameters
+        ----------
+        features : Features
+            Blocks of (n, d) rows.
+        tags : TagLists
+            Of n items.
+        word_vectors, Z, B0
+            As `partial_fit`.
+
+        Raises
+        ------
+        InputError, ConfigError
+            As `partial_fit`.
+        """
         self._check_params()
         config, (n, d) = self.config, features.shape
         if self._learned is not None and d != self.n_features_in_:
@@ -389,7 +415,19 @@ class WOH:
         anchors: NDArray[Any] | None,
         vocabulary: Vocabulary,
     ) -> WOH:
-        """The estimator that `state` was taken of: further rounds are equal to the bit."""
+        """The estimator whose state this is: further rounds are equal to the bit.
+
+        Parameters
+        ----------
+        config : WOHConfig
+            Its hyper-parameters.
+        state : mapping of str to array
+            The arrays of a model file.
+        anchors : (m, d) array, optional
+            The kernel's anchors; None where `state` has them.
+        vocabulary : Vocabulary
+            Its tags and their vectors.
+        """
         woh = cls(config)
         woh._vocabulary, woh._learned_with = vocabulary, (config, None, None)
         woh.rounds_ = int(state["rounds"])

@@ -48,6 +48,8 @@ class WordVectors:
 
         Parameters
         ----------
+        path : path
+            The file; its content decides the format.
         limit : int, optional
             Read only the first `limit` words (most files begin with the most frequent).
         unicode_errors : {'strict', 'ignore', 'replace'}

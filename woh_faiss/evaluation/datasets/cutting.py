@@ -21,6 +21,15 @@ def usual_tags(tags: TagLists, *, min_count: int = 50, word_vectors: WordVectors
 
     Tags count together where their normalised forms are equal; all n items stay.
 
+    Parameters
+    ----------
+    tags : TagLists
+        Of n items.
+    min_count : int
+        Items that must carry a tag.
+    word_vectors : WordVectors, optional
+        Where a tag must have a vector.
+
     Raises
     ------
     InputError
@@ -49,7 +58,14 @@ def usual_tags(tags: TagLists, *, min_count: int = 50, word_vectors: WordVectors
 
 
 def prepared(chunk: Chunk, *, min_count: int = 50, word_vectors: WordVectors | None = None) -> Chunk:
-    """A whole set as the paper learns it: `usual_tags`, and no images that are left without.
+    """A whole set as the paper learns it: `usual_tags`, without images that have no tag left.
+
+    Parameters
+    ----------
+    chunk : Chunk
+        The set, with tags.
+    min_count, word_vectors
+        As `usual_tags`.
 
     Raises
     ------

@@ -64,6 +64,8 @@ def read_mat(
 
     Parameters
     ----------
+    path : path
+        The file.
     part : {'train', 'test', 'database', 'all'}, optional
         Not needed where the file has one part only.
     features, tags, labels : str, optional
@@ -75,8 +77,8 @@ def read_mat(
     Raises
     ------
     InputError
-        The file is missing or damaged, the variables are not there or not clear (the message lists
-        those that are), or they do not fit each other.
+        The file is missing or damaged, variables are missing or ambiguous (the message lists those that
+        exist), or their lengths differ.
     """
     with budget.reading(os.fsdecode(path)):
         return _part(open_mat(path), part, features, tags, labels, tag_names)
