@@ -125,13 +125,13 @@ def test_a_path_may_be_of_any_kind(index, tmp_path, kind):
 
 def test_an_index_is_known_by_its_content_not_by_its_place(index, tmp_path):
     """Moved and copied, it is the same model."""
-    expected, fingerprint = index.search(tagged(3, n=5)[0], 4), index.info()["fingerprint"]
+    expected, digest = index.search(tagged(3, n=5)[0], 4), index.info()["model_digest"]
     index.close()
     copy = shutil.copytree(index.path, tmp_path / "copy of it")
     shutil.move(index.path, tmp_path / "moved")
     for path in (copy, tmp_path / "moved"):
         with WOHIndex.open(path) as same:
-            assert same.info()["fingerprint"] == fingerprint
+            assert same.info()["model_digest"] == digest
             for got, want in zip(same.search(tagged(3, n=5)[0], 4), expected, strict=True):
                 assert_array_equal(got, want)
             assert same.update(*tagged(1)).round == 2

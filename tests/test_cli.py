@@ -160,7 +160,7 @@ def test_info(here):
     assert facts["ntotal"] == 40
     assert facts["history"][0]["trained"] == 40
     table = run("info", "--tags", 1).stdout
-    for text in ("ntotal", "fingerprint", "codes.faiss", "6 learned from, 6 seen"):
+    for text in ("ntotal", "model_digest", "codes.faiss", "6 learned from, 6 seen"):
         assert text in table
 
 

@@ -244,7 +244,7 @@ def jobs(index, numbers):
 
 
 def rows(index):
-    return [(r.kind, r.n, r.removed, r.ntotal, r.end_row, r.checksum, r.fingerprint) for r in index.rounds()]
+    return [(r.kind, r.n, r.removed, r.ntotal, r.end_row, r.checksum, r.model_digest) for r in index.rounds()]
 
 
 @pytest.mark.parametrize("start", ["semantic", "random"])

@@ -57,7 +57,7 @@ CELLS_OF = {
     "meta": ["name", "value"],
     "rounds": [
         *("round", "time", "kind", "n", "removed", "ntotal", "trained", "first_row", "end_row", "checksum"),
-        *("model", "fingerprint", "chunk_hash", "seconds", "health"),
+        *("model", "model_digest", "chunk_hash", "seconds", "health"),
     ],
     "tags": ["tag", '"column"', "count"],
     "vectors": ["tag", "vector"],
@@ -156,7 +156,7 @@ def test_any_cell_of_the_catalogue_may_hold_anything(tried, folder, base, cells,
 )
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_a_model_may_hold_other_arrays(tried, folder, base, name, shape, dtype, fill, anchors):
-    """With a fingerprint that fits: whoever wrote it wrote the catalogue, too. Reading must bear it."""
+    """With a digest that fits: whoever wrote it wrote the catalogue, too. Reading must bear it."""
     path = copy_of(base, folder)
     with suppress(ValueError, OverflowError):  # NaN as a whole number
         array = np.full(shape, fill).astype(dtype)
@@ -167,8 +167,8 @@ def test_a_model_may_hold_other_arrays(tried, folder, base, name, shape, dtype, 
                 arrays = {**found, name: array}
             np.savez(path / "model-2.npz", **arrays)
     with closing(sqlite3.connect(path / "catalog.db")) as connection:
-        print_ = Model(path / "model-2.npz").fingerprint
-        connection.execute("UPDATE rounds SET fingerprint = ? WHERE model = 'model-2.npz'", (print_,))
+        print_ = Model(path / "model-2.npz").digest
+        connection.execute("UPDATE rounds SET model_digest = ? WHERE model = 'model-2.npz'", (print_,))
         connection.commit()
     tried("reading", path)
 

@@ -333,10 +333,10 @@ def test_searches_in_threads_while_a_writer_appends(index):
 
 def test_a_chunk_without_known_tags_is_an_encoded_round(index):
     X, _ = tagged(1, n=3)
-    fingerprint = index.info()["fingerprint"]
+    digest = index.info()["model_digest"]
     done = index.update(X, [["unheard"], ["of"], []])
     assert (done.kind, done.trained, done.n) == ("encoded", 0, 3)
-    assert index.info()["fingerprint"] == fingerprint
+    assert index.info()["model_digest"] == digest
     assert ("unheard", 1, False) in index.tags()
     index.update(*tagged(2))  # and learning goes on
     assert index.update(X + 1, [["unheard"], ["sea"], []]).trained == 2

@@ -176,18 +176,18 @@ def test_everything_a_round_was_given_comes_back(store):
         {"balance": 0.5},
         "model-1.npz",
     )
-    assert (second.kind, second.first_row, second.model, second.fingerprint) == (
+    assert (second.kind, second.first_row, second.model, second.model_digest) == (
         "encoded",
         5,
         "model-1.npz",
-        first.fingerprint,
+        first.model_digest,
     )
     assert first.time <= second.time
     anchors = hashlib.sha256((store.path / "anchors.npy").read_bytes()).hexdigest()
     known = {"anchors": anchors, "time": second.time, "checksum": second.checksum}
     named = {name: getattr(store.snapshot, name) for name in ("identity", "line")}
-    assert store.snapshot == Snapshot(2, 10, 10, "model-1.npz", first.fingerprint, 2013, **known, **named)
-    assert store.view.learned().fingerprint == first.fingerprint
+    assert store.snapshot == Snapshot(2, 10, 10, "model-1.npz", first.model_digest, 2013, **known, **named)
+    assert store.view.learned().digest == first.model_digest
     assert_array_equal(store.view.anchor_rows(), np.arange(6.0).reshape(3, 2))
     assert isinstance(store.view.anchor_rows(), np.memmap)
     assert sorted(store.view.learned()) == ["P", "round"]
@@ -216,18 +216,18 @@ def test_checksum_and_fingerprint_are_of_the_bytes_on_disk(store):
             before, found, after = rest.partition(archive.read(name))
             assert found
             rest = before + after
-    assert last.fingerprint == hashlib.sha256(rest).hexdigest()
+    assert last.model_digest == hashlib.sha256(rest).hexdigest()
 
 
 def test_every_byte_of_a_model_is_covered_by_its_fingerprint_or_a_crc(store):
     commit(store, **chunk(1))
-    path, fingerprint = store.path / "model-1.npz", store.snapshot.fingerprint
+    path, digest = store.path / "model-1.npz", store.snapshot.model_digest
     sound = path.read_bytes()
-    Model(path).check(fingerprint)
+    Model(path).check(digest)
     for place in range(len(sound)):
         path.write_bytes(sound[:place] + bytes([sound[place] ^ 1 << place % 8]) + sound[place + 1 :])
         with pytest.raises(StoreError, match=r"model-1.npz is damaged \("):
-            Model(path).check(fingerprint)
+            Model(path).check(digest)
 
 
 def test_the_same_arrays_give_the_same_model_file(tmp_path):
@@ -238,7 +238,7 @@ def test_the_same_arrays_give_the_same_model_file(tmp_path):
             if name == "b":
                 arguments["model"] = dict(reversed(arguments["model"].items()))
             commit(store, **arguments)
-            prints.add(store.snapshot.fingerprint)
+            prints.add(store.snapshot.model_digest)
             with np.load(store.path / "model-1.npz", allow_pickle=False) as plain:
                 assert_array_equal(plain["P"], arguments["model"]["P"])
     assert len(prints) == 1

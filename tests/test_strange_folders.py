@@ -65,7 +65,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n)"
 SCHEMAS = {
     "an endless view for a table": """
         DROP TABLE rounds; CREATE VIEW rounds AS ENDLESS SELECT i AS round, i AS end_row, i AS ntotal,
-        NULL AS model, NULL AS fingerprint, 0.5 AS time, '' AS checksum FROM n""",
+        NULL AS model, NULL AS model_digest, 0.5 AS time, '' AS checksum FROM n""",
     "an endless view for the first table": """
         DROP TABLE meta; CREATE VIEW meta AS ENDLESS SELECT 'd' AS name, '64' AS value FROM n""",
     "a trigger that takes for ever": """

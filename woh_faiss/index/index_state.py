@@ -31,7 +31,7 @@ def info(store: Store, config: WOHConfig, hasher: Hasher | None, n_tags: int) ->
         "anchors": len(hasher.P) if hasher else None,
         "preset": config.preset,
         "config": config.to_dict(),
-        "fingerprint": snapshot.fingerprint,
+        "model_digest": snapshot.model_digest,
         "tags_seen": len(seen),
         "tags_known": sum(known for _, _, known in seen),
         "tags_top": [(tag, count) for tag, count, _ in seen[:n_tags]],

@@ -29,18 +29,20 @@ class ModelReader:
 
     def __init__(self, store: Store, config: WOHConfig) -> None:
         self._store, self._config = store, config
-        self._hashers: dict[str, Hasher] = {}  # the last two, by fingerprint: threads may be a state apart
+        self._hashers: dict[
+            str, Hasher
+        ] = {}  # the last two, by digest of the model: threads may be a state apart
         self._anchors: tuple[str, NDArray[Any]] | None = None  # with the SHA-256 of their file
         self._tag_queries: tuple[Snapshot, TagQueries] | None = None  # with the state it was read in
 
     def hasher(self, view: View) -> Hasher:
         """The hash function of a state, read once a model."""
-        fingerprint = view.snapshot.fingerprint
-        if fingerprint is None:
+        digest = view.snapshot.model_digest
+        if digest is None:
             raise NotFittedError(
                 f"{self._store.path} has learned nothing yet; 'woh-index update' with a tagged chunk first"
             )
-        hasher = self._hashers.get(fingerprint)
+        hasher = self._hashers.get(digest)
         if hasher is None:
             view.check_identity()  # another index's model of the same shape would answer, and wrongly
             model = view.learned()
@@ -50,7 +52,7 @@ class ModelReader:
                     raise InputError(
                         f"it gives codes of {hasher.bits} bits, the index has {self._config.bits}"
                     )
-            self._hashers = {**dict(list(self._hashers.items())[-1:]), fingerprint: hasher}
+            self._hashers = {**dict(list(self._hashers.items())[-1:]), digest: hasher}
         return hasher
 
     def _anchors_of(self, view: View) -> NDArray[Any] | None:

@@ -45,7 +45,7 @@ class IndexWriter:
     def __init__(self, store: Store, config: WOHConfig, hasher: Callable[[], Hasher]) -> None:
         self._store, self._config, self._hasher = store, config, hasher
         self._trainer: WOH | None = None
-        self._checked: str | None = None  # fingerprint of the model whose files were found whole
+        self._checked: str | None = None  # digest of the model whose files were found whole
         # Of the model that the trainer in memory is at; a rewritten index may have lost tags it knows.
         self._at_state: tuple[str | None, int] = None, 0
 
@@ -107,7 +107,7 @@ class IndexWriter:
                     tag_outliers=_worst(named.ids, trainer.tag_outlier_),
                 )
             )
-            self._trainer, self._at_state = trainer, (committed.fingerprint, committed.generation)
+            self._trainer, self._at_state = trainer, (committed.model_digest, committed.generation)
         return self._store.round(committed.round)
 
     def add(
@@ -202,13 +202,13 @@ class IndexWriter:
 
     def _check(self, snapshot: Snapshot) -> None:
         """Refuse to go on with a model that is not what was committed: codes stay for ever. Once a model."""
-        if snapshot.fingerprint not in (None, self._checked):
+        if snapshot.model_digest not in (None, self._checked):
             self._store.view.check_model()
-            self._checked = snapshot.fingerprint
+            self._checked = snapshot.model_digest
 
     def _at(self, snapshot: Snapshot) -> WOH:
         """The trainer as of `snapshot`: the one in memory if it is there, else from disk."""
-        if self._trainer is not None and self._at_state == (snapshot.fingerprint, snapshot.generation):
+        if self._trainer is not None and self._at_state == (snapshot.model_digest, snapshot.generation):
             return self._trainer
         vocabulary = Vocabulary.from_rows(self._store.tag_rows(), self._config.min_count)
         if snapshot.model is None:

@@ -96,15 +96,15 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     with moment(connection):
         state = read_state(connection)
         row = connection.execute(
-            "SELECT round, end_row, ntotal, model, fingerprint, time, checksum "
+            "SELECT round, end_row, ntotal, model, model_digest, time, checksum "
             "FROM rounds ORDER BY round DESC LIMIT 1"
         ).fetchone()
     row = row or (0, 0, 0, None, None, 0.0, "")
     kinds = cell_types.some(
-        cell_types.ROUND, "round", "end_row", "ntotal", "model", "fingerprint", "time", "checksum"
+        cell_types.ROUND, "round", "end_row", "ntotal", "model", "model_digest", "time", "checksum"
     )
-    number, rows, ntotal, model, fingerprint, *record = cell_types.typed("rounds", row, kinds)
-    if ntotal > rows or (model is None) != (fingerprint is None):
+    number, rows, ntotal, model, model_digest, *record = cell_types.typed("rounds", row, kinds)
+    if ntotal > rows or (model is None) != (model_digest is None):
         raise sqlite3.DatabaseError(
             f"round {number} has {ntotal} items in {rows} rows and the model {short(model)}"
         )
@@ -113,7 +113,7 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     if any(it.rows > rows for it in state.ann):
         raise sqlite3.DatabaseError(f"meta.state.ann has more rows than the {rows} there are")
     now = state.next_id, state.generation, state.anchors, tuple(state.ann)
-    return Snapshot(number, rows, ntotal, model, fingerprint, *now, state.identity, state.line, *record)
+    return Snapshot(number, rows, ntotal, model, model_digest, *now, state.identity, state.line, *record)
 
 
 def rewritten(connection: sqlite3.Connection, folder: Path, seen: Snapshot) -> bool:

@@ -29,7 +29,7 @@ WERE: Kinds = {"tag": str, "column": int | None, "count": int | None}
 ROUND: Kinds = {
     **{"round": COUNT, "time": float, "kind": str, "n": COUNT, "removed": COUNT, "ntotal": COUNT},
     **{"trained": COUNT, "first_row": COUNT, "end_row": COUNT, "checksum": str, "model": str | None},
-    **{"fingerprint": str | None, "chunk_hash": str, "seconds": float, "health": str | None},
+    **{"model_digest": str | None, "chunk_hash": str, "seconds": float, "health": str | None},
 }
 LEFT: Kinds = {"line": str, "round": COUNT, "time": float, "kept": COUNT}
 ANN_FILE: Kinds = {

@@ -174,8 +174,8 @@ def _check_target(writing: WriteTransaction, number: int) -> None:
     codefile.check_rounds(folder, kept, codes, ids)
     if not kept or kept[-1].model is None:
         return
-    name, fingerprint = kept[-1].model, kept[-1].fingerprint
-    needed: list[tuple[Path, type[Model | Npy], str | None]] = [(folder / name, Model, fingerprint)]
+    name, model_digest = kept[-1].model, kept[-1].model_digest
+    needed: list[tuple[Path, type[Model | Npy], str | None]] = [(folder / name, Model, model_digest)]
     if 0 < state.anchors_round <= number:
         needed.append((folder / schema.ANCHORS, Npy, state.anchors))
     for path, kind, known in needed:

@@ -43,11 +43,11 @@ class _Held:
         self._close = weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()  # one file position for all threads
 
-    def check(self, fingerprint: str | None) -> None:
-        """StoreError unless the SHA-256 of the file is `fingerprint`."""
+    def check(self, digest: str | None) -> None:
+        """StoreError unless the SHA-256 of the file is `digest`."""
         with fork_safety.gate, self._lock, files.failures(self.path.parent, "read"):
             self._file.seek(0)
-            if hashlib.file_digest(self._file, "sha256").hexdigest() != fingerprint:
+            if hashlib.file_digest(self._file, "sha256").hexdigest() != digest:
                 raise self._another()
 
     def _another(self) -> StoreError:
@@ -70,19 +70,19 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
         return self._npz
 
     @property
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """What tells this file from any other, its arrays not read: `Npz.digest`."""
         with fork_safety.gate, self._lock, self.damage():
             return self._archive().digest()
 
-    def check_identity(self, fingerprint: str | None) -> None:
+    def check_identity(self, digest: str | None) -> None:
         """StoreError unless this is the file that was committed, each array as far as it is read."""
-        if self.fingerprint != fingerprint:
+        if self.digest != digest:
             raise self._another()
 
-    def check(self, fingerprint: str | None) -> None:
+    def check(self, digest: str | None) -> None:
         """StoreError unless this is the file that was committed, every array of it."""
-        self.check_identity(fingerprint)
+        self.check_identity(digest)
         with fork_safety.gate, self._lock, self.damage():
             self._archive().check()
 
@@ -128,10 +128,10 @@ _TAG_OUTLIERS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 class Npy(_Held):
     """A .npy file, memory-mapped when asked for."""
 
-    def check(self, fingerprint: str | None) -> None:
+    def check(self, digest: str | None) -> None:
         """As the base class; a file that is longer than its header says is not read to its end."""
         self.read()
-        super().check(fingerprint)
+        super().check(digest)
 
     def read(self) -> NDArray[Any]:
         """The array; StoreError if the file is damaged."""

@@ -64,8 +64,8 @@ class Snapshot:
         Items that can be found.
     model : str or None
         Name of the newest model file.
-    fingerprint : str or None
-        Its `Model.fingerprint`.
+    model_digest : str or None
+        Its `Model.digest`.
     next_id : int
         The largest id ever used, plus 1.
     generation : int
@@ -85,7 +85,7 @@ class Snapshot:
     rows: int
     ntotal: int
     model: str | None
-    fingerprint: str | None
+    model_digest: str | None
     next_id: int
     generation: int = 0
     anchors: str | None = None
@@ -116,8 +116,8 @@ class Round:
         Where its rows are in the files; `compact` moves them.
     checksum : str
         SHA-256 of these rows' code bytes followed by their id bytes, in hex.
-    model, fingerprint : str or None
-        Model file in force after the round and its `Model.fingerprint`.
+    model, model_digest : str or None
+        Model file in force after the round and its `Model.digest`.
     chunk_hash : str
         The caller's own hash of the chunk.
     seconds : float
@@ -137,7 +137,7 @@ class Round:
     end_row: int
     checksum: str
     model: str | None
-    fingerprint: str | None
+    model_digest: str | None
     chunk_hash: str
     seconds: float
     health: dict[str, Any] | None

@@ -59,7 +59,7 @@ CREATE TABLE rounds (
     end_row INTEGER NOT NULL,
     checksum TEXT NOT NULL,
     model TEXT,
-    fingerprint TEXT,
+    model_digest TEXT,
     chunk_hash TEXT NOT NULL,
     seconds REAL NOT NULL,
     health TEXT

@@ -186,24 +186,24 @@ class _Check:
 
     def _models(self, run: sqlite3.Connection, seen: Snapshot, state: State) -> None:
         known: dict[str, str] = dict(
-            run.execute("SELECT model, fingerprint FROM rounds WHERE model IS NOT NULL")
+            run.execute("SELECT model, model_digest FROM rounds WHERE model IS NOT NULL")
         )
         if seen.model is not None and seen.model not in state.models:
             self.fault(schema.CATALOG, f"does not keep {seen.model}, the newest model; {_RESTORE}")
         wanted = {name: known.get(name) for name in state.models}
         if state.anchors:
             wanted[schema.ANCHORS] = state.anchors
-        for name, fingerprint in wanted.items():
+        for name, model_digest in wanted.items():
             with self.noting(name):
                 if not files.plain(self.folder / name):
                     self.fault(name, "is missing; restore it from a backup")
                     continue
                 if name == schema.ANCHORS:
                     anchors = Npy(self.folder / name)
-                    anchors.check(fingerprint)
+                    anchors.check(model_digest)
                     anchors.read()
                 else:
-                    Model(self.folder / name).check(fingerprint)
+                    Model(self.folder / name).check(model_digest)
 
     def _ann(self, seen: Snapshot, d: int) -> None:
         """Every approximate index: its bytes, then its codes against those in place."""

@@ -158,7 +158,7 @@ class View:
 
     def check_model(self) -> None:
         """StoreError unless the files of the model are those that were committed, to the byte."""
-        self.learned().check(self.snapshot.fingerprint)
+        self.learned().check(self.snapshot.model_digest)
         self.check_anchors()
 
     def check_anchors(self) -> None:
@@ -168,7 +168,7 @@ class View:
 
     def check_identity(self) -> None:
         """StoreError unless the model, and each array that is read of it, is the index's: for a query."""
-        self.learned().check_identity(self.snapshot.fingerprint)
+        self.learned().check_identity(self.snapshot.model_digest)
 
     def check_rows(self) -> None:
         """StoreError unless codes and ids are what was written, to the byte: before they replace a copy.

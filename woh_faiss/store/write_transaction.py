@@ -99,7 +99,7 @@ class WriteTransaction(Lookups):
         ]
         with self.committing() as (catalog_writer, state):
             checksum = self._append(codes, ids)
-            model, fingerprint = self._write_model(new, number, state)
+            model, model_digest = self._write_model(new, number, state)
             if len(ids) or new.model is not None or anchors:
                 files.sync_folder(self.folder)
             self._count_ids(ids, new.numbered, state)
@@ -116,7 +116,7 @@ class WriteTransaction(Lookups):
                     end_row=old.rows + len(ids),
                     checksum=checksum,
                     model=model,
-                    fingerprint=fingerprint,
+                    model_digest=model_digest,
                     chunk_hash=new.chunk_hash,
                     seconds=float(new.seconds),
                     health=new.health,
@@ -133,18 +133,18 @@ class WriteTransaction(Lookups):
         return self.snapshot
 
     def _write_model(self, new: NewRound, number: int, state: State) -> tuple[str | None, str | None]:
-        """Model and anchors of the round, where it has any; name and fingerprint of the model in force."""
-        model, fingerprint = self.snapshot.model, self.snapshot.fingerprint
+        """Model and anchors of the round, where it has any; name and model_digest of the model in force."""
+        model, model_digest = self.snapshot.model, self.snapshot.model_digest
         arrays, anchors = new.model, new.anchors
         if arrays is not None:
             model = schema.model_name(number)
             files.replace(self.folder / model, lambda file: write_npz(file, arrays))
-            fingerprint = Model(self.folder / model).fingerprint
+            model_digest = Model(self.folder / model).digest
             state.models = [*state.models, model]
         if anchors is not None:
             state.anchors = self.write_file(schema.ANCHORS, lambda file: write_npy(file, anchors))
             state.anchors_round = number
-        return model, fingerprint
+        return model, model_digest
 
     @staticmethod
     def _count_ids(ids: NDArray[np.int64], numbered: bool, state: State) -> None:
