@@ -151,11 +151,16 @@ def test_a_table_is_bold_where_it_is_best():
         *(record("sh", 16, seed, 0.4) for seed in (0, 1)),
         *(record("float-l2", None, seed, 0.45) for seed in (0, 1)),
     ]
-    text = table(records, benchmark.report.TABLES["MAP"], best=True, markup=False)
-    assert text.split("\n")[0] == "| method | database | 16 bits |"
-    assert "| woh | learned | **0.550 ± 0.050** |" in text
-    assert "| sh | encoded | 0.400 ± 0.000 |" in text
-    assert "| float-l2 | as it is | 0.450 ± 0.000 |" in text
+    made = table("MAP", records, benchmark.report._map, best=True)
+    assert made.head == ["method", "database", "16 bits"]
+    texts = [[text for text, _ in row] for row in made.rows]
+    assert texts == [
+        ["woh", "learned", "0.550 ± 0.050"],
+        ["sh", "encoded", "0.400 ± 0.000"],
+        ["float-l2", "as it is", "0.450 ± 0.000"],
+    ]
+    assert [[best for _, best in row].index(True) for row in made.rows[:1]] == [2]
+    assert not any(best for row in made.rows[1:] for _, best in row)
 
 
 @pytest.mark.slow

@@ -6,8 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from conftest import length
 from numpy.testing import assert_array_equal
 from scipy.io import savemat
 from scipy.sparse import csc_matrix
@@ -49,18 +48,15 @@ def save73(path, variables):
         stream.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\0\2IM")
 
 
-def save5(path, variables, compress=True):
+def save5(path, variables):
     def cells(value):
         return np.array(value, dtype=object)[:, None] if isinstance(value, list) else value
 
-    savemat(path, {name: cells(value) for name, value in variables.items()}, do_compression=compress)
+    savemat(path, {name: cells(value) for name, value in variables.items()}, do_compression=True)
 
 
-def save5_plain(path, variables):
-    save5(path, variables, compress=False)
-
-
-SAVERS = pytest.mark.parametrize("save", [save5, save5_plain, save73])
+#: What is said of variables once they are read is tested with 7.3 alone: a read of version 5 takes a process.
+SAVERS = pytest.mark.parametrize("save", [save5, save73])
 
 
 def lists(chunk):
@@ -89,6 +85,10 @@ def test_parts_under_usual_names(save, path):
     assert_array_equal(train.labels, L)
     assert_array_equal(test.features, X[:2] + 100)
     assert_array_equal(test.labels, L[:2])
+
+
+def test_parts_that_are_not_there_or_not_clear(path):
+    save73(path, PARTS)
     assert "has the parts train, test; say which: part='train'" in refused(path)
     assert "no features of part 'database' under a usual name; it holds" in refused(path, "database")
     assert "part is 'val', expected one of train, test, database, all" in refused(path, "val")
@@ -110,14 +110,18 @@ def test_names_are_the_users_and_messages_list_what_there_is(save, path):
         assert words in message
     chunk = read_mat(path, features="cnn", tags="words", labels="gt", tag_names="names")
     assert lists(chunk)[2] == ["sea", "été"]
+    assert "has no variable 'vgg'; it holds cnn (5 x 3 double)" in refused(path, features="vgg")
+    assert "expected a full matrix" in refused(path, features="names")
+
+
+def test_names_that_are_not_there_or_do_not_fit(path):
+    save73(path, {"cnn": X, "words": Y})
     assert read_mat(path, features="cnn").tags is None
     assert lists(read_mat(path, features="cnn", tags="words", tag_names=["a", "b"]))[2] == ["a", "b"]
-    assert "has no variable 'vgg'; it holds cnn (5 x 3 double)" in refused(path, features="vgg")
     assert "has no variable 'w'" in refused(path, features="cnn", tags="w")
     assert "features is not given" in refused(path, tags="words")
     assert "give one of them" in refused(path, "train", features="cnn")
     assert "there are 1 tag_names" in refused(path, features="cnn", tags="words", tag_names=["a"])
-    assert "expected a full matrix" in refused(path, features="names")
 
 
 @SAVERS
@@ -126,11 +130,16 @@ def test_sparse_tags_and_labels(save, path):
     chunk = read_mat(path)
     assert lists(chunk) == TAGS
     assert_array_equal(chunk.labels, L)
-    named = read_mat(path, features="X", tags="Y", tag_names=["a", "b"])
-    assert lists(named)[2] == ["a", "b"]
     assert "expected a full matrix of real numbers" in refused(path, features="Y")
     save(path, {"X": X, "Y": csc_matrix((5, 2))})
     assert lists(read_mat(path)) == [[]] * 5
+
+
+def test_sparse_ones_that_do_not_fit(path):
+    save = save73
+    save(path, {"X": X, "Y": csc_matrix(Y.astype(float))})
+    named = read_mat(path, features="X", tags="Y", tag_names=["a", "b"])
+    assert lists(named)[2] == ["a", "b"]
     save(path, {"X": X, "Y": csc_matrix((4, 2))})
     assert "tags have shape (4, 2) for 5 rows of features" in refused(path)
     save(path, {"X": X, "L": csc_matrix((4, 2))})
@@ -143,9 +152,8 @@ def test_class_numbers(save, path):
     assert np.argmax(read_mat(path).labels, axis=1).tolist() == [1, 3, 2, 1, 1]
 
 
-@SAVERS
-def test_what_does_not_fit_is_refused(save, path):
-    save(path, {"X": X, "Y": Y * 0.5, "L": L[:4], "inf": np.full((2, 2), np.inf)})
+def test_what_does_not_fit_is_refused(path):
+    save73(path, {"X": X, "Y": Y * 0.5, "L": L[:4], "inf": np.full((2, 2), np.inf)})
     assert "(X, Y, L): tags of row 0, column 0 is 0.5, expected 0 or 1" in refused(path)
     assert "there are 4 labels for 5 rows" in refused(path, features="X", labels="L")
     assert "features of row 0 are not finite" in refused(path, features="inf")
@@ -213,27 +221,29 @@ def mat_bytes(compress):
     return buffer.getvalue()
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(st.booleans(), st.data())
-def test_damage_is_an_input_error_or_harmless(path, compress, data):
+@pytest.mark.parametrize("seed", range(length(40)))
+def test_damage_is_an_input_error_or_harmless(path, seed):
     """Cut or changed anywhere behind the 128 bytes that say which format it is."""
-    whole = bytearray(mat_bytes(compress))
-    if data.draw(st.booleans()):
-        whole = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    for _ in range(data.draw(st.integers(0, 3))):
-        if whole:
-            whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(whole)
+    rng = np.random.default_rng(seed)
+    whole = bytearray(mat_bytes(compress=bool(seed % 2)))
+    for _ in range(rng.integers(4)):
+        whole[rng.integers(128, len(whole))] = rng.integers(256)
+    path.write_bytes(whole if seed % 3 else whole[: rng.integers(len(whole))])
     try:
         chunk = read_mat(path)
     except InputError as error:
         assert str(error).isprintable()  # noqa: PT017
     else:
         assert chunk.features.ndim == 2
+
+
+def test_a_file_that_ends_scipy_s_process_is_an_input_error(path):
+    """SciPy 1.17 looks numbers of types up without comparing them with how many there are."""
+    whole = mat_bytes(compress=False)
+    at = whole.index(b"Y", 128)
+    at = whole.index(struct.pack("<I", 5), at)  # the type of the row numbers
+    path.write_bytes(whole[:at] + b"\x7f" + whole[at + 1 :])
+    assert "set.mat: variable 'Y' cannot be read (" in refused(path)
 
 
 def test_what_matlab_writes_byte_by_byte(path):
@@ -268,9 +278,17 @@ def test_a_bomb_is_refused(path):
         read_mat(path, features="X")
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "u2", "i4", "u8", "?"])
+@pytest.mark.parametrize("dtype", ["f4", "i1", "?"])
 def test_classes_keep_their_dtype(path, dtype):
     save5(path, {"X": np.array([[1, 0], [0, 1]], dtype)})
     chunk = read_mat(path)
     assert chunk.features.dtype == np.dtype(dtype)
     assert_array_equal(chunk.features, np.eye(2))
+
+
+@pytest.mark.parametrize(
+    "value", [np.array([[{"a": 1}]]), {"a": 1.0}, X + 1j, np.array([["a", 1.0]], dtype=object)]
+)
+def test_what_is_no_matrix_and_no_text_is_refused(path, value):
+    savemat(path, {"X": value})
+    assert "set.mat: variable 'X'" in refused(path, features="X")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import sqlite3
+import struct
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,7 +33,23 @@ _MODULUS = 1 << 128
 
 def of(rows: Iterable[tuple[Any, ...]]) -> int:
     """The sum of `rows`, each a tuple of what SQLite holds."""
-    return sum(int.from_bytes(hashlib.sha256(repr(row).encode()).digest()[:16]) for row in rows)
+    return sum(int.from_bytes(hashlib.sha256(_encoded(row)).digest()[:16]) for row in rows)
+
+
+def _encoded(row: tuple[Any, ...]) -> bytes:
+    """One encoding of a row's cells, which no other row has: docs/format.md."""
+    parts = []
+    for cell in row:
+        if cell is None:
+            parts.append(b"n")
+        elif isinstance(cell, int):
+            parts.append(b"i%d;" % cell)
+        elif isinstance(cell, float):
+            parts.append(b"f" + struct.pack("<d", cell))
+        else:
+            kind, data = (b"s", cell.encode()) if isinstance(cell, str) else (b"b", cell)
+            parts.append(kind + b"%d:" % len(data) + data)
+    return b"".join(parts)
 
 
 class TableChecksums:

@@ -15,8 +15,11 @@ from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, reason
 from woh_faiss.validate import listed
 
-#: MATLAB's classes of plain numbers.
-NUMBERS = ("double", "single", "logical", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)))
+#: MATLAB's classes of plain numbers, and NumPy's types.
+NUMBERS = {
+    **{"double": "float64", "single": "float32", "logical": "bool"},
+    **{(name := f"{u}int{bits}"): name for u in ("", "u") for bits in (8, 16, 32, 64)},
+}
 
 
 class MatRows(Protocol):
