@@ -81,7 +81,7 @@ class Mat5:
     @contextmanager
     def _child(self, where: str, *names: str) -> Iterator[IO[bytes]]:
         """What `mat_child` says of the file, or of a variable."""
-        script = str(Path(__file__).with_name("mat_child.py"))
+        script = str(Path(__file__).with_name("child.py"))
         limit = str(budget.max_memory() + budget.LIBRARIES)
         with tempfile.TemporaryFile() as out:
             done = subprocess.run(  # noqa: S603 - our own script; names are no options of it
