@@ -6,6 +6,9 @@ DEMO   := $(VENV)/demo
 READY  := $(VENV)/ready
 RIVALS := $(VENV)/rivals
 
+# Modules and tests are compiled once, not in each of the many processes of the suite.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint docs bench bench-quick bench-life attack clean
 
 $(DEMO): pyproject.toml

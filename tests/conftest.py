@@ -1,5 +1,6 @@
 """How the suite runs; a small tagged stream, and an index that has learned its first chunk."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from woh_faiss import WOHIndex, budget
+from woh_faiss import WOHConfig, WOHIndex, budget
 from woh_faiss.learner import blocks as rows_module
 from woh_faiss.learner.blocks import Rows, block_slices
 from woh_faiss.learner.training_round import Items, learn_round
@@ -51,6 +52,12 @@ def pytest_configure(config):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+def pytest_collection_finish():
+    """What was imported is here to stay: collecting garbage, and forks, need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items):
     """All tests of a database server run in one process, which starts it once."""
     for item in items:
@@ -74,6 +81,17 @@ def unlimited(monkeypatch):
     """What a command that runs in this process says of memory ends with the test."""
     monkeypatch.setattr(budget, "_limit", budget.DEFAULT)
     monkeypatch.setattr(budget, "_kernel", False)
+
+
+@pytest.fixture
+def few_anchors(monkeypatch):
+    """Where nobody says how many anchors, 200: a first round is cubic in them, and slow with 1,000."""
+    from woh_faiss_cli.main import main
+
+    monkeypatch.setitem(WOHConfig.__init__.__kwdefaults__, "anchors", 200)
+    for name in ("build", "import"):
+        (option,) = (it for it in main.get_command(None, name).params if it.name == "anchors")
+        monkeypatch.setattr(option, "default", 200)
 
 
 def golden(name):

@@ -26,6 +26,8 @@ from woh_faiss.evaluation.streaming import split, stream
 from woh_faiss.inputs.chunk import concatenate
 from woh_faiss_cli.main import main
 
+pytestmark = pytest.mark.usefixtures("few_anchors")
+
 SETTING = Setting(chunks=3, queries=30, min_count=1)
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 
@@ -275,7 +277,9 @@ def test_a_set_may_bring_its_own_split_and_chunks(chunk):
             split(chunk, np.array(bad, np.int64), 0)
 
 
-def test_ablations_leave_out_one_part_each(chunk):
+def test_ablations_leave_out_one_part_each(chunk, monkeypatch):
+    # With few anchors some parts make no difference.
+    monkeypatch.setitem(WOHConfig.__init__.__kwdefaults__, "anchors", 1000)
     found = paper.ablation([8], [0])
     assert [cell.label for cell in found] == [
         *("woh-paper", "woh-paper (beta 0)", "woh-paper (theta 0)", "woh-paper (mu 0)"),
@@ -342,9 +346,9 @@ def test_the_papers_experiment_prepares_other_sets(tmp_path, monkeypatch):
     """Tags under 50 uses go, then items without any; its methods and lengths, unless others are named."""
     monkeypatch.chdir(tmp_path)
     flags = ["--paper", "--methods", "lsh", "--queries", 40, "--seeds", 1, "-o", "rep"]
-    run("benchmark", "--dataset", "synthetic", 4000, *flags)
+    run("benchmark", "--dataset", "synthetic", 2500, *flags)
     lines = [json.loads(line) for line in (tmp_path / "rep" / "results.jsonl").read_text().splitlines()]
     assert [line["bits"] for line in lines] == [*paper.BITS]
-    whole = prepared(concatenate(list(synthetic(4000))), min_count=50)
+    whole = prepared(concatenate(list(synthetic(2500))), min_count=50)
     assert {line["database"] for line in lines} == {len(whole) - 40}
     assert set(paper.SYSTEMS.values()) <= set(NAMES)

@@ -11,6 +11,8 @@ from woh_faiss.inputs.chunk import concatenate, read_chunk
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss_cli.evaluate import evaluate
 
+pytestmark = pytest.mark.usefixtures("few_anchors")
+
 
 def invoke(*arguments):
     return CliRunner().invoke(evaluate, [str(a) for a in arguments], env={"COLUMNS": "80"})

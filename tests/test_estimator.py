@@ -61,8 +61,9 @@ def test_the_checks_of_scikit_learn(preset):
         check["check_name"]: repr(check["exception"])[:300] for check in done if check["status"] == "failed"
     }
     assert {name: why for name, why in failed.items() if name not in expected} == {}
-    on_some_machines = {name for name, why in NOT_PASSED.items() if why == FLOAT32}
-    assert (expected - on_some_machines) & by_status["passed"] == set()
+    # Whether rows that share a product round alike depends on the processor.
+    certain = {name for name in expected if NOT_PASSED[name] is not FLOAT32}
+    assert certain & by_status["passed"] == set()
     assert len(by_status["passed"]) > 30
 
 

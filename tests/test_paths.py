@@ -1,5 +1,7 @@
 """Paths of every kind, given to the commands in processes: an answer, or one line and nothing left."""
 
+import functools
+import importlib
 import os
 import resource
 import shutil
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import LENGTH, WORDS, save_chunk
 
-from woh_faiss_cli.main import main
+from woh_faiss_cli.main import COMMANDS, main
 
 MEMORY, SECONDS = 4 << 30, 600
 
@@ -37,8 +39,31 @@ def process(folder, *arguments):
     )
 
 
-def fork(folder, *arguments):
-    """The same in a fork of this process, which need not start an interpreter and import everything."""
+@functools.cache
+def imported():
+    """Everything that a command imports when it first needs it: once here, not in every fork."""
+    import encodings.cp437  # noqa: F401 - what zipfile reads names with
+
+    import gensim.models  # noqa: F401
+    import rich.table  # noqa: F401
+
+    for name in (
+        "woh_faiss.index.writer",
+        "woh_faiss.evaluation.plots",
+        "woh_faiss.evaluation.streaming",
+        "woh_faiss_cli.tables",
+    ):
+        importlib.import_module(name)
+    for name in COMMANDS:
+        main.get_command(None, name)
+
+
+def fork(folder, *arguments, first=lambda: None):
+    """The same in a fork of this process, which need not start an interpreter and import everything.
+
+    It does `first` before anything else.
+    """
+    imported()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
         if not child:
@@ -48,9 +73,13 @@ def fork(folder, *arguments):
                 mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
                 resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY,) * 2)
                 os.chdir(folder)
-                for number, (file, name) in enumerate(((out, "stdout"), (err, "stderr")), start=1):
+                for number, file, name, errors in (
+                    (1, out, "stdout", "strict"),
+                    (2, err, "stderr", "backslashreplace"),
+                ):
                     os.dup2(file.fileno(), number)
-                    setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
+                    setattr(sys, name, open(number, "w", closefd=False, errors=errors))  # noqa: SIM115
+                first()
                 main([str(argument) for argument in arguments], "woh-index")
             except SystemExit as ended:
                 status = ended.code
@@ -67,9 +96,8 @@ def fork(folder, *arguments):
 
 
 def run(folder, *arguments):
-    """A process of its own at full length, and where an argument is not UTF-8; else a fork, for the time."""
-    real = LENGTH >= 1 or any("\udc80" <= c <= "\udcff" for c in "".join(map(str, arguments)))
-    return (process if real else fork)(folder, *arguments)
+    """A process of its own at full length, else a fork, for the time."""
+    return (process if LENGTH >= 1 else fork)(folder, *arguments)
 
 
 def works(folder, *arguments):
@@ -248,22 +276,14 @@ def unprivileged(folder, *arguments):
     """The same, by a user who may do no more than the permissions say."""
     if os.geteuid() != 0:
         return refused(folder, *arguments)
-    code = (
-        # What is imported later may lie where that user may not read.
-        "import encodings.cp437, os, gensim.models, rich.table, scipy.linalg, woh_faiss.index.writer;"
-        "import woh_faiss.index.index, woh_faiss.evaluation.plots, woh_faiss.evaluation.streaming;"
-        "import woh_faiss_cli.tables;"
-        "import woh_faiss_cli.main as cli; [cli.main.get_command(None, name) for name in cli.COMMANDS];"
-        "os.setgid(65534); os.setuid(65534); cli.main()"
-    )
+
+    def nobody():
+        os.setgid(65534)
+        os.setuid(65534)
+
     before = listing(folder)
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    # A fork, which has imported everything: what is imported later may lie where that user may not read.
+    done = fork(folder, *arguments, first=nobody)
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert done.stderr.startswith(b"Error: ")
     assert done.stderr.count(b"\n") == 1

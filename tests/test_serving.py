@@ -219,7 +219,7 @@ def test_forked_children_work_whatever_the_threads_of_their_parent_do(path):
         for thread in threads:
             thread.start()
         try:
-            for number in range(30):
+            for number in range(length(30)):
                 writer.add(tagged(number + 2, n=3)[0])
                 child = os.fork()
                 if not child:

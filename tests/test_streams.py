@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import save_chunk, tagged
+from conftest import LENGTH, save_chunk, tagged
 from test_cli import BUILD, run
 
 #: Every command, with arguments that let it end well.
@@ -64,10 +64,14 @@ def template(tmp_path_factory):
     return folder
 
 
-#: These meet every stream, the others those that differ most.
+#: These meet every stream, the others those that differ most: at full length each of them, else one in turn.
 _ALL = ("query", "help", "an error", "a usage error")
 _FEW = ("all closed", "both full", "nobody reads")
-_PAIRS = [(command, stream) for command in COMMANDS for stream in (STREAMS if command in _ALL else _FEW)]
+_PAIRS = [
+    (command, stream)
+    for number, command in enumerate(COMMANDS)
+    for stream in (STREAMS if command in _ALL else _FEW if LENGTH >= 1 else (_FEW[number % len(_FEW)],))
+]
 
 
 @pytest.mark.parametrize(("command", "stream"), _PAIRS)

@@ -1,6 +1,6 @@
 """The construction that lost an index. Run under the shim; prints how many items each look finds.
 
-argv: folder, "killed" or "sync fails", "no-op", "refused" or "nobody".
+argv: folder, "killed" or "sync fails", and next writers: "no-op", "refused" or "nobody"; a line for each.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def look(path):
 
 
 def main(path, how, next_writer):
-    path, shim = Path(path), Shim()
-    calls = path.with_name("calls")
+    shim, calls = Shim(), path.with_name("calls")
+    path.parent.mkdir(parents=True)
     start(path)
 
     def interrupted(path, mode, call):
@@ -79,4 +79,6 @@ def main(path, how, next_writer):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    folder, how, *writers = sys.argv[1:]
+    for writer in writers:
+        main(Path(folder) / writer / "i", how, writer)
