@@ -395,6 +395,33 @@ def test_a_pickle_is_not_opened_whatever_it_asks_for(write):
     assert peak < 1 << 20
 
 
+class ManyObjects:
+    """Unpickled, an array of 160 MB; the pickle has 46 bytes."""
+
+    def __reduce__(self):
+        return np.ndarray, ((20_000_000,), "O")
+
+
+def test_a_pickle_of_known_classes_allocates_nothing_and_changes_no_class(write):
+    """Both are whole: an unpickler that allows numpy.ndarray and gensim's class would obey them."""
+    from gensim.models import KeyedVectors
+
+    before = KeyedVectors.load
+    sets = b"\x80\x04cgensim.models.keyedvectors\nKeyedVectors\nN}X\x04\0\0\0loadX\x05\0\0\0others\x86b."
+    tracemalloc.start()
+    try:
+        for content in (pickle.dumps(ManyObjects(), 4), sets):
+            fault(write(content, "words.kv"))
+        peak = tracemalloc.get_traced_memory()[1]
+        after = KeyedVectors.load
+    finally:
+        tracemalloc.stop()
+        if "load" in vars(KeyedVectors):
+            del KeyedVectors.load
+    assert after == before
+    assert peak < 1 << 20
+
+
 def test_nothing_in_the_package_can_unpickle():
     """No module loads a pickle, and every np.load, load_array and write_array says so."""
     for path in sorted(Path("woh_faiss").rglob("*.py")) + sorted(Path("cli").rglob("*.py")):
