@@ -6,8 +6,9 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from click.core import ParameterSource
@@ -24,6 +25,10 @@ from .options import (
     say,
     word_vectors_option,
 )
+
+if TYPE_CHECKING:
+    from woh_faiss import WOHIndex, WordVectors
+    from woh_faiss.integrations.remote import Remote
 
 
 @click.command()
@@ -64,26 +69,7 @@ from .options import (
 @max_memory_option
 @click.pass_context
 @one_line_errors
-def query(
-    context: click.Context,
-    queries: Path | None,
-    index_path: Path,
-    k: int,
-    radius: int | None,
-    item_id: int | None,
-    key: str | None,
-    tags: str | None,
-    word_vectors: Path | None,
-    allow: TextIO | None,
-    deny: TextIO | None,
-    explain: bool,
-    rerank: int | None,
-    database: str | None,
-    ann: str | None,
-    html: Path | None,
-    images: Path | None,
-    as_json: bool,
-) -> None:
+def query(context: click.Context, **given: Any) -> None:
     """Print the K nearest items of each row of QUERIES (.npz, folder of .npy, or a 2-D .npy).
 
     With --id or --key instead: the nearest other items of an item in the index. With --tags: the items that
@@ -101,76 +87,146 @@ def query(
         woh-index query --tags "sunset beach"
         woh-index query queries.npz --html out.html --images photos
     """
-    if (
-        sum(value is not None for value in (queries, item_id, key)) + (tags is not None and queries is None)
-        != 1
-    ):
-        raise click.UsageError("give one of QUERIES, --id, --key and --tags, or QUERIES with --tags")
-    if rerank is not None and (item_id is not None or key is not None):
-        raise click.UsageError("--rerank goes with QUERIES or --tags: an indexed item has only its code")
-    if radius is not None and (rerank is not None or tags is not None):
-        raise click.UsageError("--radius is in bits; --rerank and --tags order by score")
-    if radius is not None and context.get_parameter_source("k") is not ParameterSource.DEFAULT:
-        raise click.UsageError("give -k or --radius, not both")
-    filtered = allow is not None or deny is not None
-    if database is not None and (rerank or radius is not None or tags is not None or filtered or ann):
-        raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
-    if ann is not None and (queries is None or tags is not None or radius is not None):
-        raise click.UsageError("--ann finds the K nearest of QUERIES: not with --radius, --id, --key, --tags")
-    if images is not None and html is None:
-        raise click.UsageError("--images goes with --html")
-    from woh_faiss import WOHIndex, WordVectors, read_chunk
+    options = QueryOptions(**given)
+    options.check(k_is_given=context.get_parameter_source("k") is not ParameterSource.DEFAULT)
+    from woh_faiss import WOHIndex
 
-    if html is not None:
-        from . import html_page, thumbnails
-
-        html_page.check(html, images)
-    measure = "distance" if rerank is None and tags is None else "score"
-    only = None if allow is None else id_files.ids(allow)
-    never = None if deny is None else id_files.ids(deny)
-    with WOHIndex.open(index_path) as index, ExitStack() as opened:
+    only, never = (None if file is None else id_files.ids(file) for file in (options.allow, options.deny))
+    with WOHIndex.open(options.index_path) as index, ExitStack() as opened:
         held = index.ntotal
-        some = min(k, max(held, 1))  # memory for the neighbours there are, not for those asked for
-        vectors = WordVectors.open(word_vectors) if word_vectors and tags is not None else None
-        remote = None
-        if database is not None:
-            from woh_faiss.integrations.remote import Remote
-
-            remote = opened.enter_context(Remote(index, database))
-            if note := remote.note():
-                say(f"note: {note}")
-        how = SearchOptions(some, radius, rerank, vectors, only, never, remote, ann)
-        chunk = None if queries is None else read_chunk(queries)
-        if key is not None:
-            item_id = index.id_of(key)
-        item = None if item_id is None else index.items([item_id])[0]
-        words = None if tags is None else tags.split(";") if ";" in tags else tags.split()
-        asked = QueryBatch(chunk, item, words, tags if key is None else key)
-        if held < k and radius is None:
+        how = SearchOptions(
+            min(options.k, max(held, 1)),  # memory for the neighbours there are, not for those asked for
+            options.radius,
+            options.rerank,
+            options.opened_vectors(),
+            only,
+            never,
+            _remote(index, options.database, opened),
+            options.ann,
+        )
+        asked = options.batch(index)
+        if held < options.k and options.radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
-            say(f"note: {index_path} {what}")
-        found = answers(index, asked, how, explain or html is not None)
-        if html is not None or not sys.stdout.isatty():  # else the answers themselves show it
+            say(f"note: {options.index_path} {what}")
+        found = answers(index, asked, how, options.explain or options.html is not None)
+        if options.html is not None or not sys.stdout.isatty():  # else the answers themselves show it
             found = progress(found, len(asked), "queries")
-        if as_json:
-            found = _lines(found, measure, explain)
-        if html is not None:
-            about = f"{len(asked):,} {'query' if len(asked) == 1 else 'queries'}"
-            about += f" from {queries}" if queries else ""
-            about += f" with the tags {tags}" if queries and tags else ""
-            which = f"the {k:,} nearest" if radius is None else f"all at most {radius:,} bits away"
-            about += f": {which} of {held:,} items in {index_path}"
-            pictures = thumbnails.Thumbnails(images)
-            size = html_page.write(html, found, about=about, measure=measure, thumbnails=pictures)
-            say(f"note: {html} is the page, {size / 1000:,.0f} kB{pictures.note()}")
-        elif as_json:
+        if options.as_json:
+            found = _lines(found, options.measure, options.explain)
+        if options.html is not None:
+            _write_page(options.html, found, options, len(asked), held)
+        elif options.as_json:
             deque(found, maxlen=0)
         elif sys.stdout.isatty():
             from .tables import print_neighbours
 
-            print_neighbours(found, measure, explain)
+            print_neighbours(found, options.measure, options.explain)
         else:
-            tsv.print_neighbours(found, measure, explain)
+            tsv.print_neighbours(found, options.measure, options.explain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions:
+    """What was asked for; a field an option of the command."""
+
+    queries: Path | None
+    index_path: Path
+    k: int
+    radius: int | None
+    item_id: int | None
+    key: str | None
+    tags: str | None
+    word_vectors: Path | None
+    allow: TextIO | None
+    deny: TextIO | None
+    explain: bool
+    rerank: int | None
+    database: str | None
+    ann: str | None
+    html: Path | None
+    images: Path | None
+    as_json: bool
+
+    def check(self, k_is_given: bool) -> None:
+        """UsageError for options that do not go together."""
+        of_item = self.item_id is not None or self.key is not None
+        by_tags = self.tags is not None
+        given = sum(value is not None for value in (self.queries, self.item_id, self.key))
+        if given + (by_tags and self.queries is None) != 1:
+            raise click.UsageError("give one of QUERIES, --id, --key and --tags, or QUERIES with --tags")
+        if self.rerank is not None and of_item:
+            raise click.UsageError("--rerank goes with QUERIES or --tags: an indexed item has only its code")
+        if self.radius is not None and (self.rerank is not None or by_tags):
+            raise click.UsageError("--radius is in bits; --rerank and --tags order by score")
+        if self.radius is not None and k_is_given:
+            raise click.UsageError("give -k or --radius, not both")
+        others = self.radius is not None or by_tags
+        filtered = self.allow is not None or self.deny is not None
+        if self.database is not None and (others or self.rerank or filtered or self.ann):
+            raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
+        if self.ann is not None and (others or self.queries is None):
+            raise click.UsageError(
+                "--ann finds the K nearest of QUERIES: not with --radius, --id, --key, --tags"
+            )
+        if self.images is not None and self.html is None:
+            raise click.UsageError("--images goes with --html")
+        if self.html is not None:
+            from . import html_page
+
+            html_page.check(self.html, self.images)
+
+    @property
+    def measure(self) -> str:
+        """What neighbours are ordered by."""
+        return "distance" if self.rerank is None and self.tags is None else "score"
+
+    def opened_vectors(self) -> WordVectors | None:
+        """The word vectors, where tags are asked with."""
+        if self.word_vectors is None or self.tags is None:
+            return None
+        from woh_faiss import WordVectors
+
+        return WordVectors.open(self.word_vectors)
+
+    def batch(self, index: WOHIndex) -> QueryBatch:
+        """The queries, read."""
+        from woh_faiss import read_chunk
+
+        chunk = None if self.queries is None else read_chunk(self.queries)
+        item_id = self.item_id if self.key is None else index.id_of(self.key)
+        item = None if item_id is None else index.items([item_id])[0]
+        tags = self.tags
+        words = None if tags is None else tags.split(";") if ";" in tags else tags.split()
+        return QueryBatch(chunk, item, words, tags if self.key is None else self.key)
+
+
+def _remote(index: WOHIndex, url: str | None, opened: ExitStack) -> Remote | None:
+    """The database that searches, open as long as `opened` is."""
+    if url is None:
+        return None
+    from woh_faiss.integrations.remote import Remote
+
+    remote = opened.enter_context(Remote(index, url))
+    if note := remote.note():
+        say(f"note: {note}")
+    return remote
+
+
+def _write_page(html: Path, found: Iterator[Answer], options: QueryOptions, queries: int, held: int) -> None:
+    from . import html_page, thumbnails
+
+    about = f"{queries:,} {'query' if queries == 1 else 'queries'}"
+    about += f" from {options.queries}" if options.queries else ""
+    about += f" with the tags {options.tags}" if options.queries and options.tags else ""
+    which = (
+        f"the {options.k:,} nearest"
+        if options.radius is None
+        else f"all at most {options.radius:,} bits away"
+    )
+    about += f": {which} of {held:,} items in {options.index_path}"
+    pictures = thumbnails.Thumbnails(options.images)
+    size = html_page.write(html, found, about=about, measure=options.measure, thumbnails=pictures)
+    say(f"note: {html} is the page, {size / 1000:,.0f} kB{pictures.note()}")
 
 
 def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Answer]:
