@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +14,9 @@ from .errors import one_line_errors
 from .options import bits_list, max_memory_option, print_line, progress, say, word_vectors_option
 
 if TYPE_CHECKING:
+    from woh_faiss import Chunk
     from woh_faiss.evaluation.benchmark import Cell
+    from woh_faiss.tags.word_vectors import WordVectors
 
 
 _DEFAULT = click.core.ParameterSource.DEFAULT
@@ -78,23 +81,7 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
 )
 @max_memory_option
 @one_line_errors
-def benchmark(
-    places: Sequence[str],
-    name: str,
-    methods: str,
-    bits: list[int],
-    n_chunks: int,
-    queries: int,
-    seeds: int,
-    min_count: int,
-    tagged: bool,
-    vary: Sequence[str],
-    ablation: bool,
-    paper: bool,
-    published: Path | None,
-    word_vectors: Path | None,
-    output: Path,
-) -> None:
+def benchmark(**given: Any) -> None:
     """Compare WOH with other methods on labelled DATA.
 
     DATA are chunk files; or, by --dataset, the folder and the features of MIRFlickr-25K or NUS-WIDE, a
@@ -113,37 +100,24 @@ def benchmark(
         woh-index benchmark corel5k.npz --methods woh,sdh,itq --bits 16,64 --seeds 1 -o report
         woh-index benchmark --dataset mirflickr25k mirflickr vgg.npy --paper --published table1.csv -o report
     """
-    from woh_faiss.evaluation.benchmark import Records, Setting, cells, measure, write
+    from woh_faiss.evaluation.benchmark import Records, Setting, measure, write
     from woh_faiss.evaluation.benchmark import paper as papers
     from woh_faiss.evaluation.benchmark.cells import data_digest
-    from woh_faiss.evaluation.datasets import prepared, with_split
     from woh_faiss.evaluation.plots import figure
     from woh_faiss.tags.word_vectors import WordVectors
 
     figure()  # says so before hours of work where nothing can be drawn
-    numbers = papers.published(published) if published else {}
-    context = click.get_current_context()
+    context, options = click.get_current_context(), BenchmarkOptions(**given)
+    numbers = papers.published(options.published) if options.published else {}
     size = 0
-    if paper:
-        unsaid = {name for name in context.params if context.get_parameter_source(name) is _DEFAULT}
-        methods = ",".join(papers.SYSTEMS.values()) if "methods" in unsaid else methods
-        bits = [*papers.BITS] if "bits" in unsaid else bits
-        min_count = papers.MIN_COUNT if "min_count" in unsaid else min_count
-        if "n_chunks" in unsaid:
-            size = papers.NUS_WIDE_SIZE if name == "nus-wide" else papers.SIZE
-    planned = cells(methods.split(","), bits, range(seeds), _varied(vary))
-    if ablation:
-        planned += [cell for cell in papers.ablation(bits, range(seeds)) if cell not in planned]
-    vectors = WordVectors.open(word_vectors) if word_vectors else None
-    data, own = with_split(name, places)
-    if paper and not own:
-        data = prepared(data, min_count=min_count, word_vectors=vectors)
-    elif tagged and own:
-        raise click.UsageError("--tagged-only does not go with a set that brings its own split")
-    elif tagged and data.tags is not None:
-        data = data.rows(data.tags.indptr[1:] > data.tags.indptr[:-1])
-    setting = Setting(n_chunks, queries, min_count, size, own)
-    records = Records(output, data_digest(data), setting)
+    if options.paper:
+        defaults = {name for name in given if context.get_parameter_source(name) is _DEFAULT}
+        options, size = options.as_in_the_paper(defaults)
+    planned = options.cells()
+    vectors = WordVectors.open(options.word_vectors) if options.word_vectors else None
+    data, own = options.data(vectors)
+    setting = Setting(options.n_chunks, options.queries, options.min_count, size, own)
+    records = Records(options.output, data_digest(data), setting)
     missing = [cell for cell in planned if cell not in records]
 
     def work() -> Iterator[Cell]:
@@ -154,13 +128,73 @@ def benchmark(
     for cell in progress(work(), len(missing), "cells"):
         length = "" if cell.bits is None else f", {cell.bits} bits"
         say(f"measured {cell.label}{length}, split {cell.seed}")
-    names = ", ".join([*([] if name == "files" else [name]), *(Path(place).name for place in places)])
-    found = records.of(planned)
-    title = f"Benchmark on {names}"
-    page = write(found, output, title=title, command=_command(context), numbers=numbers)
+    found, title = records.of(planned), f"Benchmark on {options.title}"
+    page = write(found, options.output, title=title, command=_command(context), numbers=numbers)
     for method, r, here, there in papers.beside(found, numbers):
         print_line(f"{method}, {r} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})")
     say(f"note: {page} is the report; {len(planned) - len(missing)} of {len(planned)} cells were there")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """What is to be compared, on what; a field an option of the command."""
+
+    places: Sequence[str]
+    name: str
+    methods: str
+    bits: list[int]
+    n_chunks: int
+    queries: int
+    seeds: int
+    min_count: int
+    tagged: bool
+    vary: Sequence[str]
+    ablation: bool
+    paper: bool
+    published: Path | None
+    word_vectors: Path | None
+    output: Path
+
+    def as_in_the_paper(self, defaults: Container[str]) -> tuple[BenchmarkOptions, int]:
+        """The paper's values of the options that are at their `defaults`, and the size of a chunk or 0."""
+        from woh_faiss.evaluation.benchmark import paper as papers
+
+        values = {
+            "methods": ",".join(papers.SYSTEMS.values()),
+            "bits": [*papers.BITS],
+            "min_count": papers.MIN_COUNT,
+        }
+        size = papers.NUS_WIDE_SIZE if self.name == "nus-wide" else papers.SIZE
+        changed: dict[str, Any] = {name: value for name, value in values.items() if name in defaults}
+        return replace(self, **changed), size if "n_chunks" in defaults else 0
+
+    def cells(self) -> list[Cell]:
+        """What is to be measured."""
+        from woh_faiss.evaluation.benchmark import cells
+        from woh_faiss.evaluation.benchmark import paper as papers
+
+        planned = cells(self.methods.split(","), self.bits, range(self.seeds), _varied(self.vary))
+        more = papers.ablation(self.bits, range(self.seeds)) if self.ablation else []
+        return planned + [cell for cell in more if cell not in planned]
+
+    def data(self, vectors: WordVectors | None) -> tuple[Chunk, int]:
+        """The items, and how many at their head are queries of a split of their own; 0 without one."""
+        from woh_faiss.evaluation.datasets import prepared, with_split
+
+        data, own = with_split(self.name, self.places)
+        if self.paper and not own:
+            data = prepared(data, min_count=self.min_count, word_vectors=vectors)
+        elif self.tagged and own:
+            raise click.UsageError("--tagged-only does not go with a set that brings its own split")
+        elif self.tagged and data.tags is not None:
+            data = data.rows(data.tags.indptr[1:] > data.tags.indptr[:-1])
+        return data, own
+
+    @property
+    def title(self) -> str:
+        """The data's name on the report."""
+        places = [Path(place).name for place in self.places]
+        return ", ".join(places if self.name == "files" else [self.name, *places])
 
 
 def _varied(given: Sequence[str]) -> dict[str, list[float]]:
