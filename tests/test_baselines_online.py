@@ -216,13 +216,6 @@ def test_a_stage_is_the_published_loop(seed, n, N, d, paper_order):
         assert_allclose(mine, theirs, atol=1e-9)
 
 
-def test_only_the_published_stages_leave_the_last_chunk_out():
-    assert [s.stop for s in bosdh.stages(2000, 400)] == [400, 800, 1200, 1600, 2000]
-    assert [s.stop for s in bosdh.stages(2000, 400, published=True)] == [400, 800, 1200, 1600]
-    assert [s.stop for s in bosdh.stages(2100, 400, published=True)] == [400, 800, 1200, 1600]
-    assert [s.stop for s in bosdh.stages(400, 400, published=True)] == [400]
-
-
 def test_bosdh_relates_a_chunk_to_all_before():
     """Three rounds of the class are three stages, old codes going along."""
     model, Be, Ys = BOSDH(8, min_count=1), None, None

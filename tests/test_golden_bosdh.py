@@ -24,7 +24,7 @@ def test_codes_equal_the_published_ones(fixture, published, kind, bits):
     Y = csr_array(fixture["YTrain"] if kind == "tags" else np.eye(16)[published["y1Train"] - 1])
     W = published[f"Wlsh_{bits}"]
     W = W / np.linalg.norm(W, axis=0)
-    first, *later = bosdh.stages(2000, 400, published=True)
+    first, *later = (slice(start, start + 400) for start in range(0, 1600, 400))  # theirs leave the last out
     Be = sign(X[first] @ W)
     for t, rows in enumerate(later, start=2):
         M = bosdh.similar(Y[rows], Y[: rows.start])

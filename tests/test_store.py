@@ -343,14 +343,14 @@ BAD = {
     "number of keys": (with_(keys=["a"]), "1 keys for 5 items"),
     "repeated key": (with_(keys=["a", None, None, "b", "a"]), "key 'a' is given twice"),
     "known key": (with_(keys=["a", None, None, "photo-1-2", None]), "key 'photo-1-2' is already in"),
-    "key that is no text": (with_(keys=[1, None, None, None, None]), "key 1 is not text"),
-    "key beyond UTF-8": (with_(keys=["\ud800", None, None, None, None]), "not text that can be stored"),
+    "key that is no text": (with_(keys=[1, None, None, None, None]), "keys: row 0 is 1, expected a str"),
+    "key beyond UTF-8": (with_(keys=["\ud800", None, None, None, None]), "not UTF-8 text"),
     "number of tags": (with_(tags=[[]]), "1 tag lists for 5 items"),
     "kind": (with_(kind="other"), "kind is 'other'"),
     "object array": (with_(model={"P": np.array([{}])}), "'P' is object"),
     "no array": (with_(model={"P": [1]}), "'P' is list"),
     "second anchors": (with_(anchors=np.ones(3)), "has its anchors already"),
-    "tag": (with_(tag_rows=[(0, 7, 1, None)]), "tag 7 is not text"),
+    "tag": (with_(tag_rows=[(0, 7, 1, None)]), "tags: row 0 is 7, expected a str"),
 }
 
 

@@ -16,12 +16,12 @@ from urllib.parse import unquote
 from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
-from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO
+from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 
 from . import arrow_values as values
 from .chunk import Chunk
 from .columns import Columns, Offer, choose, natural
-from .source import ChunkSource, at, chunk_at, damage
+from .source import ChunkSource, at, chunk_at
 
 #: What such files are called in a folder; alone, a file's first bytes decide.
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow", ".arrows", ".feather", ".ipc")

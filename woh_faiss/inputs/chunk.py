@@ -273,10 +273,10 @@ def _item_keys(keys: Any, n: int) -> NDArray[np.str_]:
             raise InputError(
                 f"keys: {validate.short(text)} of row {row} was row {first[text]}'s already; keep one"
             )
-    return _as_array(texts, "keys")
+    return text_array(texts, "keys")
 
 
-def _as_array(texts: list[str], name: str) -> NDArray[np.str_]:
+def text_array(texts: list[str], name: str) -> NDArray[np.str_]:
     """NumPy gives every text the room of the longest."""
     budget.take(4 * len(texts) * max(map(len, texts), default=0), name)
     return np.array(texts, dtype=np.str_)
@@ -301,7 +301,7 @@ def _multi_hot(labels: ArrayLike, n: int) -> NDArray[np.bool_]:
 
 def _item_groups(groups: Any, n: int) -> NDArray[Any]:
     array = (
-        _as_array(validate.texts(groups, "groups"), "groups")
+        text_array(validate.texts(groups, "groups"), "groups")
         if validate.holds_text(groups)
         else validate.plain(groups, "groups")
     )

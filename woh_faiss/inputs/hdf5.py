@@ -12,12 +12,13 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.matlab.mat73 import checked_storage
+from woh_faiss.io.npz import damage
 from woh_faiss.tags.tag_lists import TagLists
 
 from .arrow_values import tags_of
 from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose
-from .source import ChunkSource, at, chunk_at, damage
+from .source import ChunkSource, at, chunk_at
 
 #: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
 _KINDS = {

@@ -11,7 +11,7 @@ import numpy as np
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.matlab.chunks import USUAL, tags_of, usual_parts
 from woh_faiss.inputs.matlab.mat import open_mat
-from woh_faiss.inputs.matlab.variables import Mat
+from woh_faiss.inputs.matlab.variables import Mat, whole_numbers
 
 from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose
@@ -47,7 +47,7 @@ def mat_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
         if columns.tags is not None:
             more["tags"] = tags_of(mat, columns.tags, n)
         if columns.id is not None:
-            more["ids"] = _whole(np.ravel(mat.read(columns.id)))
+            more["ids"] = whole_numbers(np.ravel(mat.read(columns.id)))
         if columns.key is not None:
             more["keys"] = np.ravel(mat.read(columns.key))
         for name, values in more.items():
@@ -96,10 +96,3 @@ def _offer(name: str, kind: str) -> Offer:
     if "1" in sides and len(sides) == 2:
         return Offer(name, "column", kind)
     return Offer(name, "vectors" if len(sides) == 2 else "other", kind)
-
-
-def _whole(numbers: Any) -> Any:
-    """MATLAB keeps whole numbers as doubles."""
-    if numbers.dtype.kind == "f" and (np.abs(numbers) < 2**53).all() and (numbers == np.rint(numbers)).all():
-        return numbers.astype(np.int64)
-    return numbers

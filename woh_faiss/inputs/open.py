@@ -14,12 +14,13 @@ from numpy.lib import format as npy
 from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
+from woh_faiss.io.npz import damage
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
 from .chunk import Chunk, read_chunk
 from .columns import Columns
 from .embeddings import embedding_sources, is_embeddings
-from .source import CHUNK_SIZE, ChunkSource, damage
+from .source import CHUNK_SIZE, ChunkSource
 
 
 class Piece(NamedTuple):

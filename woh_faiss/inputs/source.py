@@ -9,7 +9,6 @@ from typing import Any
 
 from woh_faiss import budget
 from woh_faiss.errors import InputError, MemoryBudgetError
-from woh_faiss.io.npz import reason
 
 from .chunk import Chunk
 from .columns import Columns
@@ -63,16 +62,3 @@ def at(where: str, start: int) -> Iterator[None]:
         raise InputError(f"{where}: {error}{counted}") from error
     except MemoryError as error:
         raise budget.ran_out(where) from error
-
-
-@contextmanager
-def damage(where: str) -> Iterator[None]:
-    """Whatever a library raises for bytes that it did not expect as an InputError about `where`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except MemoryError as error:
-        raise budget.ran_out(where) from error
-    except Exception as error:
-        raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error

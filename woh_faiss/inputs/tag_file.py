@@ -12,14 +12,14 @@ from typing import Any
 from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
-from woh_faiss.io.npz import read_arrays
+from woh_faiss.io.npz import damage, read_arrays
 from woh_faiss.tags.tag_lists import TagLists
 
 from .arrow import chunk_values, is_arrow, open_table
 from .arrow_values import offers, tags_of
 from .chunk import stored_tags
 from .columns import Columns, Offer, choose
-from .source import at, damage
+from .source import at
 
 #: Bytes of the longest line.
 _LONGEST = 64 << 20

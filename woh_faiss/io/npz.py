@@ -50,7 +50,7 @@ def read_arrays(
         the size it claims.
     """
     where = display_path(path)
-    with budget.reading(where), _damage_is_input_error(where):
+    with budget.reading(where), damage(where, _DAMAGE):
         file = Path(os.fsdecode(path))
         if file.is_dir():
             return _read_folder(file, required, optional)
@@ -83,14 +83,15 @@ def _header_warnings_off() -> Iterator[None]:
 
 
 @contextmanager
-def _damage_is_input_error(where: str) -> Iterator[None]:
+def damage(where: str, errors: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+    """Whatever a library raises for bytes that it did not expect as an InputError about `where`."""
     try:
         yield
     except InputError:
         raise
     except MemoryError as error:
         raise budget.ran_out(where) from error
-    except _DAMAGE as error:
+    except errors as error:
         raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
 
 
@@ -112,13 +113,13 @@ def _read_folder(folder: Path, required: str, optional: Collection[str]) -> dict
 
 def read_npy(file: Path, where: str, *, mapped: bool) -> NDArray[Any]:
     """The array of one .npy file, `mapped` read-only or read; InputError as `read_arrays`."""
-    with _damage_is_input_error(where), file.open("rb") as stream:
+    with damage(where, _DAMAGE), file.open("rb") as stream:
         return npy_of(stream, where, mapped=mapped)
 
 
 def npy_of(stream: IO[bytes], where: str, *, mapped: bool) -> NDArray[Any]:
     """As `read_npy`, of a file that is open already and may be closed afterwards."""
-    with _damage_is_input_error(where):
+    with damage(where, _DAMAGE):
         size = stream.seek(0, os.SEEK_END)
         stream.seek(0)
         shape, fortran, dtype = _check_header(stream, size, where)
@@ -157,7 +158,7 @@ class Npz:
     def __init__(self, stream: IO[bytes], where: str, keys: Collection[str] | None = None) -> None:
         self._stream, self._where = stream, where
         self._members: dict[str, zipfile.ZipInfo] = {}
-        with _damage_is_input_error(where):
+        with damage(where, _DAMAGE):
             self._archive = zipfile.ZipFile(stream)
             size = stream.seek(0, os.SEEK_END)
             for info in self._archive.infolist():
@@ -181,7 +182,7 @@ class Npz:
     def digest(self) -> str:
         """SHA-256, in hex, of all bytes but those of the arrays, whose CRCs are among the others."""
         sha, at = hashlib.sha256(), 0
-        with _damage_is_input_error(self._where):
+        with damage(self._where, _DAMAGE):
             for info in sorted(self._archive.infolist(), key=lambda info: info.header_offset):
                 self._stream.seek(at)
                 head = self._stream.read(max(info.header_offset - at, 0) + 30)
@@ -193,7 +194,7 @@ class Npz:
 
     def check(self) -> None:
         """InputError unless every array's CRC is right."""
-        with _damage_is_input_error(self._where):
+        with damage(self._where, _DAMAGE):
             if (name := self._archive.testzip()) is not None:
                 raise InputError(
                     f"{self._where}: key '{name.removesuffix('.npy')}' has another CRC; copy it again"
@@ -202,7 +203,7 @@ class Npz:
     def read(self, key: str) -> NDArray[Any]:
         """One array, its CRC compared; InputError if it is damaged."""
         info, here = self._members[key], f"{self._where}: key '{key}'"
-        with _damage_is_input_error(here), self._archive.open(info) as stream:
+        with damage(here, _DAMAGE), self._archive.open(info) as stream:
             _check_header(stream, info.file_size, here)
             array = _read_checked(stream)
             stream.read(1)  # reaching the end makes zipfile compare the CRC

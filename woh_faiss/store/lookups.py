@@ -104,7 +104,7 @@ class Lookups:
         if len(keys) != n:
             raise InputError(f"there are {len(keys)} keys for {n} items; give one an item, None for none")
         given = [key for key in keys if key is not None]
-        check_text(given, "key")
+        validate.texts(given, "keys")
         twice = [key for key, count in Counter(given).items() if count > 1]
         if twice:
             raise InputError(f"key {twice[0]!r} is given twice in one chunk")
@@ -113,14 +113,3 @@ class Lookups:
             raise InputError(
                 f"key {known[0]!r} is already in {self.folder}; leave the item out, or give another key"
             )
-
-
-def check_text(values: Sequence[Any], name: str) -> None:
-    """InputError unless every value is text that UTF-8 can hold."""
-    for value in values:
-        try:
-            value.encode()
-        except (AttributeError, UnicodeEncodeError):
-            raise InputError(
-                f"{name} {value!r} is not text that can be stored; give a valid string"
-            ) from None

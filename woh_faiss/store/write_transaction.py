@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.io.npz import write_npz
 
 from . import catalog, cell_types, codefile, database, files, schema, table_checksums
 from .catalog_writer import CatalogWriter, ItemRow
-from .lookups import Lookups, check_text
+from .lookups import Lookups
 from .model import Model, check_arrays, write_npy
 from .records import NewRound, Round, Snapshot, State
 from .recovery import settle
@@ -90,7 +91,7 @@ class WriteTransaction(Lookups):
         if anchors and self.has_anchors:
             raise InputError(f"{self.folder} has its anchors already; they are written once")
         tag_values = [(tag, column, count, vector) for column, tag, count, vector in new.tag_rows]
-        check_text([tag for tag, *_ in tag_values], "tag")
+        validate.texts([tag for tag, *_ in tag_values], "tags")
         old, number = self.snapshot, self.snapshot.round + 1
         entries = zip(ids.tolist(), new.keys, new.tags, strict=True)
         items: list[ItemRow] = [

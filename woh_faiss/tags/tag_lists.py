@@ -109,9 +109,8 @@ class TagLists:
         marks = validate.zero_one(matrix, "tags", f"expected {_FORMS}")
         budget.take(32 * int(np.count_nonzero(marks)), "tags")
         rows, columns = np.nonzero(marks)
-        counts = np.bincount(rows, minlength=len(marks))
-        indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        return cls(_tag_names(names, marks.shape[1]), indptr, columns.astype(np.int64))
+        ends = row_ends(rows, len(marks))
+        return cls(_tag_names(names, marks.shape[1]), ends, columns.astype(np.int64))
 
     @classmethod
     def from_csr(
@@ -165,8 +164,12 @@ class TagLists:
                 f"tags give column {columns[again]} twice in row {rows[again]}; sum duplicates first"
             )
         kept = values != 0
-        ends = np.concatenate(([0], np.cumsum(np.bincount(rows[kept], minlength=n))))
-        return cls(named, ends.astype(np.int64), columns[kept])
+        return cls(named, row_ends(rows[kept], n), columns[kept])
+
+
+def row_ends(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """CSR row pointers (n + 1,) of entries in these rows."""
+    return np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n)))).astype(np.int64)
 
 
 def _split(text: str) -> list[str]:

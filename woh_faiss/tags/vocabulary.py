@@ -20,10 +20,10 @@ from scipy.sparse import csr_array
 
 from woh_faiss.errors import InputError, StoreError
 
+from .tag_lists import TagLists, row_ends
 from .tag_vectors import fill_with_means, mean_vectors, trained
 
 if TYPE_CHECKING:
-    from .tag_lists import TagLists
     from .word_vectors import WordVectors
 
 #: White space, underscores, hyphens and the dashes that phones and word processors put in their place.
@@ -68,7 +68,7 @@ class NormalisedTags:
     @property
     def indptr(self) -> NDArray[np.int64]:
         """Where each item's entries end: (n + 1,)."""
-        return _ends(self.rows, self.n)
+        return row_ends(self.rows, self.n)
 
     def lists(self) -> list[list[str]]:
         """A list of tags an item, for the catalogue."""
@@ -217,7 +217,7 @@ class Vocabulary:
         rows, columns = tags.rows[columns >= 0], columns[columns >= 0]
         order = np.lexsort((columns, rows))
         shape = len(tags), len(self.tags)
-        return csr_array((np.ones(len(order)), columns[order], _ends(rows, len(tags))), shape=shape)
+        return csr_array((np.ones(len(order)), columns[order], row_ends(rows, len(tags))), shape=shape)
 
     def matrices(
         self, tags: TagLists | NormalisedTags
@@ -283,8 +283,3 @@ class Vocabulary:
             E.reshape(len(admitted), widths.pop() // 8 if widths else 0),
             {tag: count for _, tag, count, _ in rows},
         )
-
-
-def _ends(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """CSR row pointers (n + 1,) of entries in these rows."""
-    return np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n))))

@@ -18,7 +18,7 @@ with the database, by design.
 
 Defaults as published for MNIST: λ .3, σ .5, η_d .2, η_s 1.2. As published, r enters P twice and σ not at all.
 Deviations: similar means at least one shared tag (the published code compares one label an item, "easily
-extended"); the published loop leaves out the last chunk (`stages`), a stream does not; X is
+extended"); the published loop leaves out the last chunk, a stream does not; X is
 centred by the mean of the first chunk, not of all items and queries; items without tags are only encoded.
 
 With dense tags nearly all items are similar and codes collapse: that is the method.
@@ -45,12 +45,6 @@ class Weights(NamedTuple):
     sigma: float = 0.5
     apart: float = 0.2
     alike: float = 1.2
-
-
-def stages(n: int, size: int, *, published: bool = False) -> list[slice]:
-    """Chunks of `size` of n items; `published` leaves the last whole one out, as that loop does."""
-    ends = range(size, n + 1, size)
-    return [slice(end - size, end) for end in ends if not published or end == size or end + size <= n]
 
 
 def similar(Y_s: csr_array, Y_e: csr_array) -> csr_array:

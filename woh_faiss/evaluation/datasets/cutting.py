@@ -8,7 +8,7 @@ import numpy as np
 
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk
-from woh_faiss.tags.tag_lists import TagLists
+from woh_faiss.tags.tag_lists import TagLists, row_ends
 from woh_faiss.tags.vocabulary import normalise
 from woh_faiss.validate import positive_int
 
@@ -52,9 +52,8 @@ def usual_tags(tags: TagLists, *, min_count: int = 50, word_vectors: WordVectors
             f"none of {len(tags.names)} tags is carried by {min_count} of {len(tags)} items{also}; "
             "lower min_count or look at the tags"
         )
-    ends = np.concatenate(([0], np.cumsum(np.bincount(rows[kept], minlength=len(tags)))))
     names = tuple(name for name, keep in zip(tags.names, columns.tolist(), strict=True) if keep)
-    return TagLists(names, ends.astype(np.int64), (np.cumsum(columns) - 1)[tags.indices[kept]])
+    return TagLists(names, row_ends(rows[kept], len(tags)), (np.cumsum(columns) - 1)[tags.indices[kept]])
 
 
 def prepared(chunk: Chunk, *, min_count: int = 50, word_vectors: WordVectors | None = None) -> Chunk:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from woh_faiss import validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
-from woh_faiss.tags.tag_lists import TagLists
+from woh_faiss.tags.tag_lists import TagLists, row_ends
 
 from .published import Published, lines, number_blocks, zero_one_column
 
@@ -177,6 +177,4 @@ def usual_1k_tags(images: Images, part: str, encoding: str) -> TagLists:
             cells.append(rows * len(names) + tags.indices)
             start += len(block)
     cell = np.sort(np.concatenate(cells))
-    counts = np.bincount(cell // len(names), minlength=len(images))
-    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return TagLists(tuple(names), ends, cell % len(names))
+    return TagLists(tuple(names), row_ends(cell // len(names), len(images)), cell % len(names))

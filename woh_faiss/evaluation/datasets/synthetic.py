@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk
-from woh_faiss.tags.tag_lists import TagLists
+from woh_faiss.tags.tag_lists import TagLists, row_ends
 from woh_faiss.validate import short, whole_number
 
 #: Words of a label, and words that say nothing about any.
@@ -136,6 +136,4 @@ def _typed(
     popularity = 1 / np.arange(1, WORDS + 1)
     word = rng.choice(WORDS, size=len(item), p=popularity / popularity.sum())
     cells = np.unique(item * len(names) + topic * WORDS + word)
-    counts = np.bincount(cells // len(names), minlength=len(typed))
-    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return TagLists(names, ends, (cells % len(names)).astype(np.int64))
+    return TagLists(names, row_ends(cells // len(names), len(typed)), (cells % len(names)).astype(np.int64))

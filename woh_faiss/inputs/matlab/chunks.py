@@ -16,7 +16,7 @@ from woh_faiss.inputs.chunk import MOST_CLASSES, Chunk, concatenate
 from woh_faiss.tags.tag_lists import TagLists, tag_lists
 
 from .mat import open_mat
-from .variables import Mat, told
+from .variables import Mat, told, whole_numbers
 
 
 class Names(NamedTuple):
@@ -196,7 +196,7 @@ def _labels(mat: Mat, name: str, n: int) -> NDArray[Any]:
         L = L.toarray()
     L = np.asarray(L)
     if L.ndim == 2 and 1 in L.shape and L.size == n and L.dtype.kind in "fiu" and L.size and L.max() > 1:
-        classes = np.ravel(L)  # a column of class numbers, which MATLAB keeps as doubles
-        if np.all(np.isfinite(classes)) and np.all(classes == np.rint(classes)):
+        classes = whole_numbers(np.ravel(L))  # a column of class numbers
+        if classes.dtype.kind != "f":
             return classes.astype(np.int64)
     return L

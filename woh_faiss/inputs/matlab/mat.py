@@ -14,12 +14,12 @@ from numpy.lib import format as npy
 from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
-from woh_faiss.io.npz import Npz, npy_of
+from woh_faiss.io.npz import Npz, damage, npy_of
 from woh_faiss.validate import listed
 
 from .mat5 import Mat5
 from .mat73 import Mat73
-from .variables import NUMBERS, Mat, MatRows, full_matrix, read_errors, told
+from .variables import NUMBERS, Mat, MatRows, full_matrix, told
 
 
 def open_mat(path: str | os.PathLike[str]) -> Mat:
@@ -60,10 +60,10 @@ def open_rows(path: str | os.PathLike[str], variable: str | None = None) -> MatR
 def _rows_of(file: Path, variable: str | None) -> MatRows:
     start = _start(file)
     if start.startswith(npy.MAGIC_PREFIX):
-        with read_errors(display_path(file)), file.open("rb") as stream:
+        with damage(display_path(file)), file.open("rb") as stream:
             return full_matrix(npy_of(stream, display_path(file), mapped=True), display_path(file))
     if start.startswith(b"PK"):
-        with read_errors(display_path(file)), file.open("rb") as stream:
+        with damage(display_path(file)), file.open("rb") as stream:
             key = "features" if variable is None else variable
             npz = Npz(stream, display_path(file), [key])
             if key not in npz.names:
@@ -81,7 +81,7 @@ def _rows_of(file: Path, variable: str | None) -> MatRows:
 
 
 def _start(file: Path) -> bytes:
-    with read_errors(display_path(file)):
+    with damage(display_path(file)):
         if not file.is_file():
             what = "is not a regular file" if file.exists() else "does not exist"
             raise InputError(f"{display_path(file)} {what}; give an .npy, .npz or .mat file")

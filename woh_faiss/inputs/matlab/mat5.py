@@ -22,18 +22,9 @@ import numpy as np
 from woh_faiss import budget
 from woh_faiss.display import display_path, display_text
 from woh_faiss.errors import InputError
-from woh_faiss.io.npz import npy_of
+from woh_faiss.io.npz import damage, npy_of
 
-from .variables import (
-    NUMBERS,
-    MatRows,
-    check_expansion,
-    full_matrix,
-    kind_of,
-    not_there,
-    read_errors,
-    sparse_of,
-)
+from .variables import NUMBERS, MatRows, check_expansion, full_matrix, kind_of, not_there, sparse_of
 
 
 class Mat5:
@@ -41,7 +32,7 @@ class Mat5:
 
     def __init__(self, file: Path) -> None:
         self._file, self.where = file, display_path(file)
-        with read_errors(self.where), file.open("rb") as stream:
+        with damage(self.where), file.open("rb") as stream:
             self._size, header = file.stat().st_size, stream.read(128)
             if header[124:] not in (b"\0\1IM", b"\1\0MI"):
                 raise InputError(
@@ -61,7 +52,7 @@ class Mat5:
         if name not in self._kinds:
             raise not_there(self, name)
         here, (shape, kind) = f"{self.where}: variable {name!r}", self._kinds[name]
-        with read_errors(here):
+        with damage(here):
             if kind in NUMBERS:
                 claimed = math.prod(shape) * np.dtype(NUMBERS[kind]).itemsize
                 check_expansion(here, claimed, self._size)

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
+from woh_faiss.inputs.chunk import text_array
+from woh_faiss.io.npz import damage
 
-from .variables import MatRows, check_expansion, kind_of, not_there, read_errors, sparse_of, text_array
+from .variables import MatRows, check_expansion, kind_of, not_there, sparse_of
 
 
 class Mat73:
@@ -47,7 +49,7 @@ class Mat73:
                 return _sparse73(node, here)
             if self.variables[name].endswith(" cell"):
                 refs = np.ravel(_whole(node, here))
-                return text_array([_text73(root[ref], here) for ref in refs])
+                return text_array([_text73(root[ref], here) for ref in refs], "cells of text")
             return _whole(node, here).T
 
     def rows(self, name: str) -> MatRows:
@@ -73,7 +75,7 @@ class Mat73:
 
     @contextmanager
     def _opened(self, where: str) -> Iterator[Any]:
-        with read_errors(where), self._h5py.File(self._path, "r") as root:
+        with damage(where), self._h5py.File(self._path, "r") as root:
             yield root
 
 

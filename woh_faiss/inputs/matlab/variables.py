@@ -1,10 +1,7 @@
-"""What readers of MATLAB's formats share: how a file is told of, and how its faults are."""
+"""What readers of MATLAB's formats share: how a file is told of, and what is refused."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +9,7 @@ from numpy.typing import NDArray
 
 from woh_faiss import budget
 from woh_faiss.errors import InputError
-from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, reason
+from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO
 from woh_faiss.validate import listed
 
 #: MATLAB's classes of plain numbers, and NumPy's types.
@@ -51,27 +48,19 @@ def told(mat: Mat) -> str:
     return listed([f"{name} ({kind})" for name, kind in mat.variables.items()], 12) or "no variables"
 
 
-@contextmanager
-def read_errors(where: str) -> Iterator[None]:
-    """Whatever goes wrong inside as an InputError about `where`."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the error that follows a warning says enough
-            yield
-    except InputError:
-        raise
-    except MemoryError as error:
-        raise budget.ran_out(where) from error
-    except Exception as error:  # SciPy and h5py raise nearly anything for bytes they did not expect
-        raise InputError(f"{where} cannot be read ({reason(error)}); copy or write it again") from error
-
-
 def full_matrix(array: Any, where: str) -> NDArray[Any]:
     """The array, if it is 2-D and of real numbers."""
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fiub":
         found = f"{type(array).__name__} of shape {np.shape(array)}"
         raise InputError(f"{where} is {found}, expected a full matrix of real numbers, a row an item")
     return array
+
+
+def whole_numbers(values: NDArray[Any]) -> NDArray[Any]:
+    """Floating numbers as int64 if all are whole: MATLAB keeps whole numbers as doubles."""
+    if values.dtype.kind == "f" and ((np.abs(values) < 2**53) & (values == np.rint(values))).all():
+        return values.astype(np.int64)
+    return values
 
 
 def not_there(mat: Mat, name: str) -> InputError:
@@ -106,9 +95,3 @@ def sparse_of(values: NDArray[Any], ir: NDArray[Any], jc: NDArray[Any], shape: t
     if len(rows) != nnz or len(values) != nnz or (nnz and not 0 <= rows.min() <= rows.max() < n):
         raise ValueError(f"entries of a sparse matrix of shape {shape} are cut short or lie outside it")
     return csc_matrix((values.astype(np.float64), rows, ends), shape=(n, c))
-
-
-def text_array(texts: list[str]) -> NDArray[np.str_]:
-    """Texts of cells; NumPy gives each the room of the longest."""
-    budget.take(4 * len(texts) * max(map(len, texts), default=0), "cells of text")
-    return np.array(texts, dtype=np.str_)
