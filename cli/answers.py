@@ -1,4 +1,4 @@
-"""Queries one after another, searched and described some at a time: memory for those, not for all."""
+"""Queries in order, searched and described a few at a time: memory does not grow with their number."""
 
 from __future__ import annotations
 

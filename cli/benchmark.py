@@ -32,7 +32,7 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
     show_default=True,
     help="What DATA is.",
 )
-@click.option("--methods", default="all", show_default=True, help="Names apart by commas, or all.")
+@click.option("--methods", default="all", show_default=True, help="Names separated by commas, or all.")
 @click.option("--bits", default="8,16,32,64,96", show_default=True, callback=bits_list, help="Code lengths.")
 @click.option(
     "--chunks",
@@ -85,12 +85,12 @@ def benchmark(**given: Any) -> None:
     """Compare WOH with other methods on labelled DATA.
 
     DATA are chunk files; or, by --dataset, the folder and the features of MIRFlickr-25K or NUS-WIDE, a
-    hashing paper's .mat file, or a number of made-up items.
+    hashing paper's .mat file, or a number of synthetic items.
 
     Each method learns the same stream from the same tags; labels only measure. MAP after every round as in
-    evaluate, precision and recall of the first hits, seconds of training. What is measured is kept in the
-    folder at once: a command that was stopped goes on where it was, and one with more methods, lengths or
-    splits measures what is missing. COSDISH is left out above 32 bits.
+    evaluate, precision and recall of the first hits, seconds of training. Each measurement is saved in the
+    folder at once: a stopped command continues, and one with more methods, lengths or splits measures what is
+    missing. COSDISH is left out above 32 bits.
 
     --paper cuts the stream into chunks of 2,000 (NUS-WIDE 5,000), takes tags from 50 uses on and leaves out
     items without any; a .mat file's own train and test parts are its split.

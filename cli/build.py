@@ -1,4 +1,4 @@
-"""woh-index build, update and add: what makes an index grow."""
+"""woh-index build, update and add."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--max-chunks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Learn N chunks only; 'update' with the same inputs goes on.",
+    help="Learn N chunks only; 'update' with the same inputs continues.",
 )
 @max_memory_option
 @one_line_errors
@@ -54,11 +54,11 @@ def build(
     columns: dict[str, str | None],
     max_chunks: int | None,
 ) -> None:
-    """Make a new index and learn each CHUNK; the first ones together, until round 1 has 2,000 items.
+    """Create an index and learn each CHUNK; the first ones together, until round 1 has 2,000 items.
 
     A CHUNK is an .npz file or a folder of .npy files with features and tags. Or it is a Parquet, Arrow,
-    Feather, HDF5 or .mat file, a folder of Parquet files, or one of embeddings (img_emb with metadata): these
-    are read --chunk-size items at a time. Without --word-vectors the vectors of tags are learned from the
+    Feather, HDF5 or .mat file, a folder of Parquet files, or one of embeddings (img_emb with metadata), read
+    --chunk-size items at a time. Without --word-vectors the vectors of tags are learned from the
     first chunk. On any error no index is left behind.
 
     \b
@@ -121,9 +121,9 @@ def update(
 ) -> None:
     """Learn each CHUNK as one more round and append its codes; CHUNKs are as for build.
 
-    A chunk that is in the index already is skipped: an update that was interrupted is given again as it was,
-    and goes on. The vectors of known tags are kept in the index: --word-vectors is needed only for tags that
-    are new, and without it those take the mean vector of the tags they occur with.
+    A chunk that is in the index already is skipped: repeat an interrupted update, and it continues. The index
+    keeps the vectors of known tags, so that only new tags need --word-vectors. Without it a new tag takes the
+    mean vector of the tags it occurs with.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""How the command line fails: one line for what a person can mend, a traceback for a bug."""
+"""Errors of the command line: one line for what a user can repair, a traceback for a bug."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ def prepare_streams() -> None:
 
 
 def _drop_stdout() -> None:
-    """Let go of what is still to be written: Python would fail again when it flushes at exit."""
+    """Drop what is still to be written: Python would fail again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -71,7 +71,7 @@ def evaluate(
     Holds queries out at random, streams the rest in equal parts, and prints the mean average precision (MAP)
     after each: Hamming distance, the whole database so far, relevant = a shared label. Database items keep
     the code they got when their part came. Uncompressed search on the same split is printed beside it.
-    Every item needs tags to learn from and labels (0/1 or class numbers), which nothing is learned from.
+    Every item needs tags, which are learned from, and labels (0/1 or class numbers), which are not.
 
     \b
     Example:

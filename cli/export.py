@@ -47,7 +47,7 @@ param_option = click.option(
     type=click.Choice(KINDS),
     default="idmap2",
     show_default=True,
-    help="flat and idmap2 answer exactly, the others look at a part of the codes only; flat has positions "
+    help="flat and idmap2 answer exactly, the others search a part of the codes only; flat has positions "
     "for ids.",
 )
 @param_option
@@ -60,8 +60,8 @@ def export(
 ) -> None:
     """Write the codes to OUT, a file that any program with Faiss reads; removed items are not in it.
 
-    Before OUT is there, what was written is read back and compared with the index, on stored codes with
-    flipped bits: flat and idmap2 must answer alike, of the others the recall among the 10 nearest is printed.
+    Before it gets its name the file is read back and compared with the index, on stored codes with flipped
+    bits. flat and idmap2 must answer alike; of the others the recall among the 10 nearest is printed.
 
     \b
     Example:
@@ -92,10 +92,10 @@ def export(
 def build_ann(
     kind: str | None, parameters: dict[str, int], drop: bool, index_path: Path, as_json: bool
 ) -> None:
-    """Make an index of KIND for query --ann, which looks at a part of the codes only.
+    """Make an index of KIND for query --ann, which searches a part of the codes only.
 
     It is faster among millions of items, and may miss some of the nearest: the recall among the 10 nearest is
-    measured and printed. Items that come later are scanned beside it. compact and rollback drop it.
+    measured and printed. Later items are scanned beside it. compact and rollback drop it.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""woh-index import: a new index out of the vectors of a Faiss file."""
+"""woh-index import: a new index from the vectors of a Faiss file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def import_(
     chunk_size: int | None,
     columns: dict[str, str | None],
 ) -> None:
-    """Make a new index out of the vectors and ids of FAISS, a flat index of float vectors.
+    """Create an index from the vectors and ids of FAISS, a flat index of float vectors.
 
     FAISS holds an IndexFlat, IndexFlatL2 or IndexFlatIP, alone or in an IndexIDMap or IndexIDMap2. Nothing is
     learned without --tags. Columns are those of the file of tags. On any error no index is left behind.

@@ -1,4 +1,4 @@
-"""woh-index info: what an index holds."""
+"""woh-index info: the contents of an index."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from .options import index_option, json_option, print_json
 def info(index_path: Path, as_json: bool, n_tags: int, n_tag_outliers: int) -> None:
     """Show rounds, items, bits, tags, sizes, model and health of the index.
 
-    Of the codes of each round: balance (0.5 at best) and entropy (1 at best) of a bit, the largest
-    correlation of two, the share of distinct codes, and of items with a tag that is learned from. Of the hash
-    function: the share of bits it sets otherwise than an earlier one that is kept (see build --keep-models).
-    Of the items: those that tags and features want the most bits of set otherwise; wrong tags show up here.
+    For the codes of each round: balance (0.5 at best) and entropy (1 at best) of a bit, the largest
+    correlation of two, the share of distinct codes, and of items with a tag that is learned from. For the
+    hash function: the share of bits that differ from an earlier one that is kept (see build --keep-models).
+    For the items: those where tags and features disagree in the most bits; wrong tags show up here.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""woh-index remove, compact, verify, backup and rollback: the life of items, and trust in the files."""
+"""woh-index remove, compact, verify, backup and rollback."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def remove(
     ignore_missing: bool,
     index_path: Path,
 ) -> None:
-    """Take items out of every answer, by ID, key, or a file of either: all in one commit, or none.
+    """Remove items from every answer, by ID, key, or a file of either: all in one commit, or none.
 
     Their codes stay in the file, marked, until compact. A removed id is not used again; a key is free at
     once.
@@ -63,9 +63,9 @@ def remove(
 @index_option
 @one_line_errors
 def compact(index_path: Path) -> None:
-    """Write the files anew without removed items, so that nothing of them is left: code, id, key, tags.
+    """Rewrite the files without removed items: no code, id, key or tags of them are left.
 
-    Searches go on meanwhile. Takes the time, and for a moment the space, of a copy of the index.
+    Searches continue meanwhile. Takes the time, and for a moment the space, of a copy of the index.
 
     \b
     Example:
@@ -90,8 +90,8 @@ def compact(index_path: Path) -> None:
 def verify(index_path: Path, as_json: bool) -> None:
     """Compare every byte of the index with what was written; name each fault and exit 1 if there is one.
 
-    Works on an index that cannot be opened. A JSON line is one fault. What a killed writer left, and the next
-    one removes, is a note and no fault.
+    Works on an index that cannot be opened. A JSON line is one fault. Remains of a killed writer, which the
+    next one removes, are a note, not a fault.
 
     \b
     Example:
@@ -120,7 +120,7 @@ def verify(index_path: Path, as_json: bool) -> None:
 @index_option
 @one_line_errors
 def backup(destination: Path, index_path: Path) -> None:
-    """Copy the index to DEST, a new folder, while others go on writing: one committed state, on the disk.
+    """Copy the index to DEST, a new folder, while others write: one committed state, on the disk.
 
     cp -r of a folder that is being written may mix states.
 
@@ -140,11 +140,11 @@ def backup(destination: Path, index_path: Path) -> None:
 @index_option
 @one_line_errors
 def rollback(number: int, index_path: Path) -> None:
-    """Go back to the state after ROUND, for good; 0 is the empty index.
+    """Go back permanently to the state after ROUND; 0 is the empty index.
 
-    Its model must be among those that are kept (see build --keep-models), and what it needs is verified
-    first; a newer model that is damaged or missing does not stop it. Items removed or replaced since are
-    back, unless compact has erased them.
+    Its model must still be kept (see build --keep-models). All that the state needs is verified first; a
+    damaged or missing newer model does not matter. Items removed or replaced since are back, unless compact
+    has erased them.
 
     \b
     Example:

@@ -59,7 +59,9 @@ on_duplicate_option = click.option(
 
 
 skip_option = click.option(
-    "--no-skip", is_flag=True, help="Take in chunks that are in the index already; else they are skipped."
+    "--no-skip",
+    is_flag=True,
+    help="Take in chunks that are in the index already; without it they are skipped.",
 )
 
 
@@ -70,7 +72,7 @@ def _set_max_memory(_context: click.Context, _parameter: click.Parameter, size: 
     try:
         set_max_memory(size)
     except InputError:
-        raise click.BadParameter(f"{size!r} is no size of at least 1M, such as 500M or 8G") from None
+        raise click.BadParameter(f"{size!r} is not a size of at least 1M, such as 500M or 8G") from None
 
 
 #: For every command that reads files of others.
@@ -81,7 +83,7 @@ max_memory_option = click.option(
     show_default=True,
     expose_value=False,
     callback=_set_max_memory,
-    help="Memory that may be made of one input file (of a chunk, if it is read in chunks).",
+    help="Memory that one input file may take (a chunk, if it is read in chunks).",
 )
 
 chunk_size_option = click.option(

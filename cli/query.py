@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 @click.option(
     "--radius",
     type=click.IntRange(min=0),
-    help="All items at most so many bits away, instead of the K nearest.",
+    help="All items at most this many bits away, instead of the K nearest.",
 )
 @click.option("--id", "item_id", type=int, help="Query with the code of the item that has this id.")
 @click.option("--key", help="Query with the code of the item that has this key.")
-@click.option("--tags", help='Query by tags, apart by spaces or ";"; with QUERIES each row counts, too.')
+@click.option("--tags", help='Query by tags, separated by spaces or ";"; with QUERIES each row counts, too.')
 @word_vectors_option
 @click.option("--allow", type=click.File(encoding="utf-8"), help="Only these ids answer: a file, one a line.")
 @click.option("--deny", type=click.File(encoding="utf-8"), help="These ids never answer: a file, one a line.")
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 @click.option(
     "--rerank",
     type=click.IntRange(min=1),
-    help="Order this many nearest items anew by score (higher is nearer), say 1000.",
+    help="Order this many nearest items by score instead (higher is nearer), e.g. 1000.",
 )
 @click.option("--database", metavar="URL", help="Search where `push` sent the codes to.")
 @click.option(
     "--ann",
-    help="Look at a part of the codes only, by what build-ann made: ivf, hnsw or multihash; QUERIES only.",
+    help="Search a part of the codes only, by what build-ann made: ivf, hnsw or multihash; QUERIES only.",
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(
     "--images",
     type=click.Path(path_type=Path),
-    help="With --html: the folder that keys are paths of pictures in; no other is read.",
+    help="With --html: the folder of the pictures that keys are paths of; no other is read.",
 )
 @json_option
 @max_memory_option
@@ -74,10 +74,10 @@ def query(context: click.Context, **given: Any) -> None:
 
     With --id or --key instead: the nearest other items of an item in the index. With --tags: the items that
     those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
-    neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. With --html a page takes
-    the table's place: one file that shows each query and its neighbours, with the pictures that keys are
-    paths of in the folder --images. With --database a database searches; all else stays the same. Answers
-    come as they are found, some queries at a time; Ctrl-C ends them.
+    neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. --html writes a page
+    instead of the table: one file that shows each query and its neighbours, with pictures from the folder
+    --images where keys are their paths. With --database a database searches; all else stays the same. Answers
+    are printed as they are found, some queries at a time; Ctrl-C ends them.
 
     \b
     Example:

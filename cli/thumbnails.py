@@ -95,7 +95,7 @@ def _opened(root: str, place: str) -> IO[bytes]:
         os.close(held)
     if not stat.S_ISREG(os.fstat(file).st_mode):  # a pipe or a device might never end
         os.close(file)
-        raise OSError(f"{place} is no plain file")
+        raise OSError(f"{place} is not a plain file")
     return os.fdopen(file, "rb")
 
 

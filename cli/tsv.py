@@ -1,4 +1,4 @@
-"""Answers for a pipe: a line a neighbour, cells apart by tabs. A terminal gets the tables of `tables.py`."""
+"""Answers for a pipe: a line a neighbour, separated by tabs. A terminal gets the tables of `tables.py`."""
 
 from __future__ import annotations
 

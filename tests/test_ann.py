@@ -198,7 +198,7 @@ def test_compact_rollback_and_drop_take_it_away(with_ann, work):
         with pytest.raises(StoreError, match="'woh-index build-ann ivf' makes one"):
             with_ann.search(xq, 5, ann="ivf")
         assert_array_equal(before.search(xq, 5, ann="ivf"), expected)  # its state, its file in memory
-        with pytest.raises(StoreError, match=r"ann-multihash-3\.faiss is missing; open the index anew"):
+        with pytest.raises(StoreError, match=r"ann-multihash-3\.faiss is missing; open the index again"):
             before.search(xq, 5, ann="multihash")
         before.search(xq, 5)
         before.refresh()
@@ -356,7 +356,7 @@ def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
         store.view.search(query, 60, searcher=store.ann_searcher(store.view, "ivf"))  # reads the second
         for seen in (old, middle):  # whose file is gone
             if seen is old:
-                with pytest.raises(StoreError, match="is missing; open the index anew"):
+                with pytest.raises(StoreError, match="is missing; open the index again"):
                     store.ann_searcher(seen, "ivf")
             else:
                 found = seen.search(query, 60, searcher=store.ann_searcher(seen, "ivf"))

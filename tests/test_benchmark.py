@@ -139,7 +139,7 @@ def test_a_line_cut_short_is_measured_again_and_another_damage_is_named(chunk, t
     cut.add(other, records.of([other])[0])
     assert Records(tmp_path, "data", SETTING).of([cell, other]) == records.of([cell, other])
     records.path.write_bytes(b"{\n" + whole)
-    with pytest.raises(InputError, match=r"results\.jsonl: line 1 is no JSON"):
+    with pytest.raises(InputError, match=r"results\.jsonl: line 1 is not JSON"):
         Records(tmp_path, "data", SETTING)
 
 
@@ -297,9 +297,9 @@ def test_ablations_leave_out_one_part_each(chunk, monkeypatch):
         ("method,bits,map\nSH,eight,0.5\n", "line 2: expected a method"),
         ("method,bits,map\nSH,8\n", "line 2: expected a method"),
         ("method,bits,map\nSH,8,-1\n", "line 2: expected a method"),
-        ('method,bits,map\n"SH\n', "is no CSV"),
+        ('method,bits,map\n"SH\n', "is not CSV"),
         (None, "cannot read"),
-        (b"\xff\xfe", "is no CSV"),
+        (b"\xff\xfe", "is not CSV"),
     ],
 )
 def test_published_numbers_that_cannot_be_compared_are_refused(tmp_path, text, said):

@@ -407,7 +407,7 @@ def test_in_python_one_call_sets_it(tmp_path):
 def test_an_option_that_is_no_size_is_a_usage_error(tmp_path):
     code, said, _ = run(tmp_path, "build", "a.npz", "--max-memory", "lots")
     assert code == 2
-    assert "'lots' is no size of at least 1M, such as 500M or 8G" in said
+    assert "'lots' is not a size of at least 1M, such as 500M or 8G" in said
 
 
 def test_every_command_that_reads_files_has_the_option():

@@ -121,6 +121,6 @@ def test_what_a_killed_writer_left_is_a_note(here):
     assert "ids.i64: has 4 bytes behind its end" in done.stderr
     assert done.stderr.endswith("is sound\n")
     (here / "index.woh" / "letter.txt").write_text("dear")
-    assert "is no file of an index" in run("verify", code=1).stdout
+    assert "is not a file of an index" in run("verify", code=1).stdout
     run("remove", "1")
     assert not (here / "index.woh" / "model-9.npz.tmp").exists()

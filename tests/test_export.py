@@ -230,7 +230,7 @@ def test_nothing_is_overwritten_unless_forced_and_never_the_index(larger, tmp_pa
     (tmp_path / "link.faiss").symlink_to(larger.path / "codes.faiss")
     with pytest.raises(InputError, match="is in the index folder"):
         larger.export(tmp_path / "link.faiss", force=True)
-    with pytest.raises(InputError, match="is there and is no file"):
+    with pytest.raises(InputError, match="exists and is not a file"):
         larger.export(tmp_path, force=True)
     with pytest.raises(StoreError, match=r"cannot write .*No such file"):
         larger.export(tmp_path / "none" / "o.faiss")

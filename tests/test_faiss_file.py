@@ -138,7 +138,7 @@ def test_the_command_builds_what_the_same_chunks_build(files, tmp_path):
         ("a.txt", "sea\n" * 22, "has tags of 22 items, "),
         ("a.txt", "sea\n" * 22 + "\0\n", "row 22 is"),
         ("a.txt", b"sea\n\xff\n", "line 2 is not UTF-8 text"),
-        ("a.txt", b"\x00\x01", "is no text"),
+        ("a.txt", b"\x00\x01", "is not text"),
         ("a.jsonl", '["a"]\n' * 22 + "[", "line 23 is '[', not JSON"),
         ("a.jsonl", '["a"]\n' * 22 + "7", "row 22 is 7, expected a list of text, or a text"),
         ("a.jsonl", '["a"]\n' * 22 + "[7]", "tags of row 22 are [7]"),

@@ -78,8 +78,8 @@ def test_a_missing_file_is_named_with_where_to_get_it(root, tmp_path):
     assert "river.txt is missing" in refused(root, tmp_path / "vgg.npy", raw_tags=True)
     assert "animals.txt is missing" in refused(root, tmp_path / "vgg.npy", raw_tags=True, annotations=root)
     assert "tags is missing; looked for meta/tags or mirflickr/meta/tags in" in refused(root / "meta", "x")
-    assert "none is no folder" in refused(tmp_path / "none", "x")
-    assert "no folder" in refused("a\0b", "x")
+    assert "none is not a folder" in refused(tmp_path / "none", "x")
+    assert "is not a folder" in refused("a\0b", "x")
 
 
 def test_damage_is_refused(root, tmp_path):

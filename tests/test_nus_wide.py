@@ -234,7 +234,7 @@ def test_a_missing_part_and_an_empty_folder(tmp_path):
     assert "Labels_sky_Test.txt is missing" in refused(nus.root, part="train", concepts=4)
     (nus.root / "Groundtruth" / "AllLabels").mkdir()
     assert "Labels_airport.txt is missing" in refused(nus.root, part="train", concepts=4)
-    assert "is no folder; give the one that" in refused(tmp_path / "none")
+    assert "is not a folder; give the one that" in refused(tmp_path / "none")
 
 
 def edited(file, change):

@@ -176,12 +176,12 @@ def test_a_copy_of_a_state_that_is_gone_says_so(path):
     with WOHIndex.open(path) as index, WOHIndex.open(path) as writer:
         for seed in range(1, 4):  # two models are kept
             writer.update(*tagged(seed))
-        with pytest.raises(StoreError, match="open the index anew"):
+        with pytest.raises(StoreError, match="open the index again"):
             copy.deepcopy(index)
         index.refresh()
         writer.remove([1])
         writer.compact()
-        with pytest.raises(StoreError, match="compacted or rolled back since; open the index anew"):
+        with pytest.raises(StoreError, match="compacted or rolled back since; open the index again"):
             copy.deepcopy(index)
         assert index.search(tagged(5, n=3)[0], 7)[1].shape == (3, 7)  # it goes on with what it has mapped
 
@@ -210,7 +210,7 @@ def test_forked_children_work_whatever_the_threads_of_their_parent_do(path):
                     answers(fresh)
                     fresh.close()
                 except StoreError as error:
-                    if "open the index anew" not in str(error):
+                    if "open the index again" not in str(error):
                         faults.append(error)
                 except Exception as error:
                     faults.append(error)

@@ -25,7 +25,7 @@ def test_a_triangle_gives_the_matrix_back(p, seed):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.ones(2), "M has 2 numbers, which fill no triangle"),
+        (np.ones(2), "M has 2 numbers, which do not fill a triangle"),
         (np.ones(3, "c16"), "M has dtype complex128"),
         (np.array([1, 2, np.nan]), "or is not finite"),
         (np.ones((1, 1, 1)), "M has dtype float64 and shape"),

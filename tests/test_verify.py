@@ -128,7 +128,7 @@ def test_every_fault_is_told_at_once(copy):
         "model-1.npz is damaged (",
         "model-2.npz: is missing",
         "anchors.npy is damaged (its SHA-256",
-        "holiday.jpg: is no file of an index",
+        "holiday.jpg: is not a file of an index",
         "model-9.npz: left by a writer that died",
         "codes.faiss.4: left by a writer that died",
     ):

@@ -241,7 +241,7 @@ def test_zeros_are_no_vector():
 
 def test_a_file_of_another_width_is_refused():
     one, _, _ = learn(Vocabulary(1), lists("a"), Known("a", f=3))
-    with pytest.raises(InputError, match=r"known\.vec have 5 numbers each, .* begun with 3"):
+    with pytest.raises(InputError, match=r"known\.vec have 5 numbers each, .* created with 3"):
         learn(one, lists("b"), Known("b", f=5))
 
 

@@ -1,8 +1,8 @@
-"""How much memory may be made of what is read from a file; asked before it is allocated.
+"""How much memory one input file may take; checked before allocation.
 
-A few kilobytes can say that they unpack to gigabytes, and mean it. Whoever reads a file does so `reading` it,
-and asks to `take` what it is about to make. Where libraries make things of which nothing is known before, and
-`set_max_memory` was called (the commands do), the system refuses them more, too. Memory maps do not count.
+A few kilobytes can unpack to gigabytes. Code that reads a file does so inside `reading`, and calls `take`
+before it allocates. Where libraries allocate unknown sizes and `set_max_memory` was called (the commands do
+so), the system enforces the limit, too. Memory maps do not count.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _account: ContextVar[_Account | None] = ContextVar("account", default=None)
 
 
 def set_max_memory(size: int | str) -> None:
-    """Let no more than so much memory be made of what is read from one file, in the whole process.
+    """Limit the memory that one input file may take, for the whole process.
 
-    Of a file that is read in chunks: of one chunk. Memory-mapped features do not count. While a file is
-    read the system refuses the process more (on Linux, by RLIMIT_DATA), other threads too.
+    Where a file is read in chunks, the limit is that of a chunk. Memory-mapped features do not count. While
+    a file is read the system enforces the limit (on Linux, by RLIMIT_DATA), for other threads too.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ def set_max_memory(size: int | str) -> None:
 
 
 def max_memory() -> int:
-    """What `set_max_memory` said, in bytes; 4 GiB unless it was called."""
+    """The limit of `set_max_memory` in bytes; 4 GiB unless it was called."""
     return _limit
 
 
 def by_system() -> bool:
-    """Whether the system refuses more, too."""
+    """Whether the system enforces the limit, too."""
     return _kernel
 
 
@@ -124,7 +124,7 @@ def exceeded(where: str, what: str) -> MemoryBudgetError:
     start = f"{where}: {what}" if where else what
     return MemoryBudgetError(
         f"{start} would need more than the {_told(_limit)} of memory that input may take; give less at once, "
-        "or if it is meant allow more (--max-memory, set_max_memory)"
+        "or allow more if this is intended (--max-memory, set_max_memory)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Text of strangers on its way to a terminal, a pipe, a page or a message: nothing in it acts."""
+"""Untrusted text for a terminal, a pipe, a page or a message: control characters are escaped."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ class InputError(WOHError, ValueError):
 
 
 class MemoryBudgetError(InputError):
-    """More memory would be made of a file than `set_max_memory` allows."""
+    """A file needs more memory than `set_max_memory` allows."""
 
 
 class NotFittedError(WOHError, ValueError, AttributeError):
-    """A hash function was asked for before the first round was learned.
+    """A hash function was requested before the first round was learned.
 
-    As scikit-learn's error of this name, it is a ValueError and an AttributeError. Where scikit-learn is
-    loaded, it is that error, too: whoever catches theirs has loaded it.
+    Like scikit-learn's error of this name, it is a ValueError and an AttributeError. Where scikit-learn is
+    loaded, it is also that error.
     """
 
     def __new__(cls, *args: Any) -> NotFittedError:  # noqa: D102

@@ -270,7 +270,7 @@ def array(values: ArrayLike, name: str, made: Callable[..., NDArray[Any]] = np.a
     try:
         return made(values)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} are no array ({' '.join(str(error).split())[:160]})") from error
+        raise InputError(f"{name} are not an array ({' '.join(str(error).split())[:160]})") from error
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

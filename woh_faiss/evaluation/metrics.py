@@ -1,4 +1,4 @@
-"""How good a ranking is: mean average precision, precision at k, and the distances they rank by.
+"""The quality of a ranking: mean average precision, precision at k, and the distances they rank by.
 
 Published numbers differ because their definitions do. The one used here unless an option says otherwise:
 true Hamming distance, the whole database, relevant = at least one shared label, a query with nothing
@@ -193,7 +193,17 @@ def precision_at(
 def query_blocks(
     Q: Array, X: Array, Lq: Array, Ld: Array, distance: Distance
 ) -> Iterator[tuple[Array, Array]]:
-    """(distances, relevant) of a few queries at a time, so that memory does not grow with their number."""
+    """(distances, relevant) of a few queries at a time, so that memory does not grow with their number.
+
+    Parameters
+    ----------
+    Q, X : (q, b) and (n, b) arrays
+        Queries and database, as `mean_average_precision`.
+    Lq, Ld : (q, L) and (n, L) bool
+        Their labels.
+    distance : callable
+        As `mean_average_precision`.
+    """
     for rows, labels, name in ((Q, Lq, "queries"), (X, Ld, "database items")):
         if labels.ndim != 2 or len(labels) != len(rows):
             raise InputError(

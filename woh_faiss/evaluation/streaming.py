@@ -2,7 +2,7 @@
 
 Queries are encoded with the newest function. Database codes are the ones learned when their chunk came,
 never re-encoded: that is how WOH was published. A method to which that does not apply says with `database`
-what its items are ranked by: codes learned anew, or encoded anew by the newest function. Say which, next to
+what its items are ranked by: codes learned again, or encoded again by the newest function. Say which, next to
 each number.
 """
 

@@ -1,4 +1,4 @@
-"""Files of codes that were made elsewhere: what `add_codes` takes.
+"""Files of codes that were made elsewhere, for `add_codes`.
 
 An .npz with `codes` (n, r // 8) uint8, `model` (which hash function made them) and, as in a chunk file,
 `ids`, `keys` and tags. docs/format.md has it in one table.

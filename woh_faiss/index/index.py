@@ -109,7 +109,7 @@ class WOHIndex:
         Parameters
         ----------
         path : path
-            Where nothing is yet.
+            Of the new folder; nothing may exist there.
         config : WOHConfig, optional
             Hyper-parameters.
         **hyper
@@ -120,7 +120,7 @@ class WOHIndex:
         ConfigError
             A hyper-parameter is unknown or out of range.
         StoreError
-            Something is at `path` already, or it cannot be written.
+            `path` exists already, or it cannot be written.
         """
         config = merged(config, hyper)
         return cls(Store.create(path, config=config.to_dict(), d=codes.stored_bits(config.bits)))
@@ -137,8 +137,8 @@ class WOHIndex:
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
 
-        Each chunk is a round, but a semantic start takes its means and scales from round 1: the first chunks
-        are put together until they have `FIRST_ROUND` items.
+        Each chunk is a round. A semantic start takes its means and scales from round 1, so the first chunks
+        are joined until they have `FIRST_ROUND` items.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class WOHIndex:
         chunks : iterable of Chunk
             Each is read once.
         word_vectors : WordVectors, optional
-            Where vectors of tags come from.
+            Vectors of the tags' words.
 
         Raises
         ------
@@ -186,20 +186,20 @@ class WOHIndex:
         path : str or path
             The folder.
         auto_refresh : float, optional
-            Before a search, `refresh` if that was last done so many seconds ago or more; 0 always does. One
-            thread then refreshes, the others answer from the state before.
+            Before a search, `refresh` if the last refresh is this many seconds old or more; 0 always does.
+            One thread then refreshes, the others answer from the state before.
 
         Raises
         ------
         StoreError
-            There is none, it is damaged, or it was made by a newer version.
+            There is no index, it is damaged, or a newer version made it.
         InputError
-            auto_refresh is no number of at least 0.
+            auto_refresh is not a number of at least 0.
         """
         return cls(Store.open(path, auto_refresh))
 
     def close(self) -> None:
-        """Let go of files and database; the index answers no more."""
+        """Close files and database; the index cannot answer afterwards."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -209,7 +209,7 @@ class WOHIndex:
         self.close()
 
     def refresh(self) -> bool:
-        """Follow what other writers have committed since; True if anything changed."""
+        """Move to the newest committed state; True if anything changed."""
         return self._store.refresh()
 
     # ---- growth --------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class WOHIndex:
         skip_known : bool
             Whether chunks that are in the index are skipped.
         note : callable, optional
-            Is given a line about each chunk that is skipped.
+            Called with a line about each skipped chunk.
 
         Raises
         ------
@@ -646,7 +646,7 @@ class WOHIndex:
 
     @property
     def store(self) -> Store:
-        """The folder as it is on the disk, for code that carries it elsewhere."""
+        """The folder on the disk, for code that copies it elsewhere."""
         return self._store
 
     @property
@@ -707,7 +707,7 @@ class WOHIndex:
         return index_state.info(self._store, self.config, self._hasher_or_none(), n_tags)
 
     def health(self, most: int = 10) -> dict[str, Any]:
-        """How well the codes do, and where tags and features disagree.
+        """Quality of the codes, and items whose tags and features disagree.
 
         Parameters
         ----------
@@ -717,13 +717,13 @@ class WOHIndex:
         Returns
         -------
         dict
-            ``rounds``: for each, its number, kind and items, and of the codes it added `codes.health` and how
-            much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that is
-            kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that are
-            others with today's hash function, and ``bits``, the same bit by bit. Stored codes do not move.
-            ``tag_outliers``: the items with the most bits that their features alone would have set otherwise,
-            worst first, with id, key, tags, round and ``differ``: what was tagged wrongly stands here. Of
-            each round the 20 worst are remembered.
+            ``rounds``: for each, its number, kind and items, `codes.health` of the codes it added, and how
+            much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that
+            is kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that differ
+            with the newest hash function, and ``bits``, the same bit by bit. Stored codes do not change.
+            ``tag_outliers``: the items whose code differs in the most bits from that of their features alone,
+            worst first, with id, key, tags, round and ``differ``: wrong tags show up here. The 20 worst of
+            each round are kept.
         """
         return index_state.health(self._store, self._hasher_or_none(), validate.whole_number(most, "most", 0))
 
@@ -788,14 +788,14 @@ class WOHIndex:
         kind, **parameters
             As `to_faiss`.
         force : bool
-            Whether a file that is there is replaced.
+            Whether an existing file is replaced.
 
         Raises
         ------
         InputError
             As `to_faiss`, or the path cannot be used.
         StoreError
-            The disk refused, or an exact kind did not answer as the index does; nothing is left of it.
+            The file cannot be written, or an exact kind did not answer as the index does; no file is left.
         """
         from woh_faiss.store import export
 
@@ -803,12 +803,11 @@ class WOHIndex:
         return export.export(self._store.view, place, kind, parameters, self.config.bits, force)
 
     def build_ann(self, kind: str, *, timeout: float = 10.0, **parameters: int) -> AnnIndex:
-        """Make an index for `search(ann=kind)` of the newest state, in place of one of that kind before.
+        """Make an index for `search(ann=kind)` of the newest state; it replaces one of the same kind.
 
-        It is kept in the folder, and is not the truth: `compact` and `rollback` drop it, a damaged one is
-        refused, and the codes are all that is needed to make it again. Items that come later are scanned
-        beside it; build it again once they are many (`info()["ann"]` has ``behind``). Writers wait only
-        while its file is written, readers not at all.
+        It is kept in the folder, and can be made again from the codes: `compact` and `rollback` drop it, a
+        damaged one is refused. Later items are scanned beside it; build it again when there are many
+        (`info()["ann"]` has ``behind``). Writers wait only while its file is written, readers never.
 
         Parameters
         ----------
@@ -910,8 +909,7 @@ class WOHIndex:
         LockedError
             As `update`.
         StoreError
-            As `update`, and where codes, ids or catalogue are not what was written: new checksums would
-            hide that.
+            As `update`, or codes, ids or catalogue are not what was written: new checksums would hide that.
         """
         return Compacted(*self._store.compact(timeout))
 
@@ -956,10 +954,10 @@ class WOHIndex:
         return Store.restore(path, validate.whole_number(round, "round", 0), timeout)
 
     def backup(self, path: str | os.PathLike[str]) -> int:
-        """Copy the newest committed state to a new folder, while a writer goes on; returns its round.
+        """Copy the newest committed state to a new folder, while a writer continues; returns its round.
 
-        The copy is an index of its own: what happens to either from then on does not touch the other. It is
-        on the disk when this returns. `cp -r` of a folder that is being written may mix states.
+        The copy is an independent index. It is on the disk when this returns. `cp -r` of a folder that is
+        being written may mix states.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Which items ids and keys mean: what of a chunk is new, known, or in doubt, and what is to be removed."""
+"""The items that ids and keys name: new, known or ambiguous ones of a chunk, and those to be removed."""
 
 from __future__ import annotations
 

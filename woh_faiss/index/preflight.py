@@ -1,4 +1,4 @@
-"""A look at several chunks before the first is learned: nothing is written before everything is checked."""
+"""Checks of several chunks before the first is learned: nothing is written before everything is checked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Asymmetric scores: the real-valued query against the ±1 codes of a Hamming short list.
 
-The query's own rounding to bits is what a short code loses most by; φ(x)P still knows how sure each bit
-was. Nothing is stored for it: score(x, b) = Σ_l (φ(x)P)_l b_l.
+A short code loses most by the rounding of the query to bits; φ(x)P still has the magnitude of each bit.
+Nothing is stored for it: score(x, b) = Σ_l (φ(x)P)_l b_l.
 """
 
 from __future__ import annotations

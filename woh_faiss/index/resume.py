@@ -1,4 +1,4 @@
-"""Which chunks of what is given are in the index already, and the rest learned or added, one by one."""
+"""Chunks that are in the index already are skipped, the others learned or added one by one."""
 
 from __future__ import annotations
 

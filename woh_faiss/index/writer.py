@@ -181,7 +181,7 @@ class IndexWriter:
     def remove(
         self, ids: ArrayLike | None, keys: Sequence[str] | None, ignore_missing: bool, timeout: float
     ) -> int:
-        """Take items away; see `WOHIndex.remove`."""
+        """Remove items; see `WOHIndex.remove`."""
         with self._store.writing(timeout) as writing:
             found = to_remove(ids, keys, writing, ignore_missing)
             if found:
@@ -201,7 +201,7 @@ class IndexWriter:
         return self._hasher().d if self._store.snapshot.model else None
 
     def _check(self, snapshot: Snapshot) -> None:
-        """Refuse to go on with a model that is not what was committed: codes stay for ever. Once a model."""
+        """Refuse to go on with a model that is not what was committed: codes are permanent. Once a model."""
         if snapshot.model_digest not in (None, self._checked):
             self._store.view.check_model()
             self._checked = snapshot.model_digest

@@ -1,4 +1,4 @@
-"""Data as people have it, as chunks: Parquet, Arrow and Feather, HDF5, .mat, folders of embeddings, .npz.
+"""Chunks from common formats: Parquet, Arrow and Feather, HDF5, .mat, folders of embeddings, .npz.
 
 Files are read a chunk at a time. pyarrow and h5py are imported when a file needs them.
 """

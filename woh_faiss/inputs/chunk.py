@@ -113,9 +113,9 @@ class Chunk:
         return len(self.features)
 
     def digest(self) -> str:
-        """SHA-256, in hex, of what it says, in whatever file it says it: features, tags, ids and keys.
+        """SHA-256, in hex, of features, tags, ids and keys, whatever file they come from.
 
-        Of features that are on other machines only shape and dtype are in it.
+        It covers only shape and dtype of features that are on other machines.
         """
         X = self.features
         sha = hashlib.sha256(repr((X.shape, X.dtype.str)).encode())

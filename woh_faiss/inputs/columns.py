@@ -1,4 +1,4 @@
-"""Which column holds features, tags, ids and keys: as told, or guessed from the names people use."""
+"""The columns of features, tags, ids and keys: given, or guessed from common names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from woh_faiss.validate import TEXT, listed, short
 
 
 class Columns(NamedTuple):
-    """Names of columns: None is to be guessed, or (once chosen) not there; '' is for none at all."""
+    """Names of columns: None means guessed, or (once chosen) absent; '' means none."""
 
     features: str | None = None
     tags: str | None = None

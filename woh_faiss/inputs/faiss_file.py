@@ -1,4 +1,4 @@
-"""A flat Faiss index of float vectors, and a file that says what each is tagged with, as inputs."""
+"""A flat Faiss index of float vectors, and a file of their tags, as inputs."""
 
 from __future__ import annotations
 

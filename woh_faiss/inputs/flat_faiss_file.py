@@ -1,4 +1,4 @@
-"""Vectors and ids out of a Faiss file of float vectors that is stored flat, mapped and not loaded.
+"""Vectors and ids of a flat Faiss file of floats, mapped and not loaded.
 
 =========  =======  ====================================================
 where      type     field

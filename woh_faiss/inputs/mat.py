@@ -1,4 +1,4 @@
-""".mat files as inputs: variables by the names of hashing papers, or as told."""
+""".mat files as inputs: variables with the names of hashing papers, or given ones."""
 
 from __future__ import annotations
 

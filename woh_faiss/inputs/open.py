@@ -1,4 +1,4 @@
-"""What a path holds, by its first bytes, and all that is given as one row of chunks."""
+"""Inputs by the first bytes of each path, and all of them as one sequence of chunks."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Piece(NamedTuple):
 
 
 class Inputs:
-    """Chunks of all that was given, in order; `len` is their number. Iterating reads them one by one.
+    """Chunks of all inputs, in order; `len` is their number. Iteration reads them one by one.
 
     Attributes
     ----------
     sources : list of Source
-        A file each, or a pair.
+        One a file, or a pair of files.
     size : int or None
-        Rows of a chunk; None: a chunk file is one chunk, of the rest each has `CHUNK_SIZE`.
+        Rows of a chunk; None: a chunk file is one chunk, others are cut into chunks of `CHUNK_SIZE`.
     """
 
     def __init__(self, sources: list[ChunkSource], size: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Where rows come from: one file (or a pair of files) that gives its chunks in order."""
+"""Sources of rows: one file (or a pair of files) that gives its chunks in order."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def open_side(path: Path, wanted: Columns) -> Side:
         if start.startswith(b"PK"):
             return _npz(path, where)
         if b"\0" in start:
-            raise InputError(f"{where} is no text; give tags as .npz, Parquet, JSON lines, or a line an item")
+            raise InputError(f"{where} is not text; give tags as .npz, Parquet, JSON lines or text lines")
         n = sum(1 for _ in _lines(path, where))
         if path.suffix.lower() in _JSON:
             return _json(path, where, n, wanted)
@@ -127,7 +127,7 @@ def _json(path: Path, where: str, n: int, wanted: Columns) -> Side:
     if isinstance(first, dict):
         columns = choose(where, [_offer(name, value) for name, value in first.items()], wanted, ("tags",))
     elif any(wanted):
-        raise InputError(f"{where} has no columns: its lines are no objects; leave the --...-column out")
+        raise InputError(f"{where} has no columns: its lines are not objects; leave the --...-column out")
 
     def read(size: int) -> Iterator[dict[str, Any]]:
         values, start = _values(path, where), 0

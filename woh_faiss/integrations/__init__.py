@@ -1,1 +1,1 @@
-"""Other people's systems, each an optional extra."""
+"""Integrations with other systems, each an optional extra."""

@@ -58,11 +58,11 @@ def partial_fit(
     Parameters
     ----------
     woh : WOH
-        The estimator, which is changed and returned: codes and all else are what its own `partial_fit` of the
-        same rows leaves.
+        The estimator, which is changed and returned: its state is that after its own `partial_fit` of the
+        same rows.
     X : (n, d) dask.array of a real dtype
-        Features, in whatever partitions. Each block is made, used and dropped; what workers keep of a row
-        during a round is its kernel map, 4 bytes an anchor, which Dask spills to disk if it must.
+        Features, in any partitions. Each block is made, used and dropped. During a round workers keep the
+        kernel map of a row, 4 bytes an anchor, which Dask spills to disk if necessary.
     tags : as `Chunk.of` takes them, or a dask collection of that
     word_vectors : WordVectors, optional
     client : distributed.Client, optional
@@ -167,7 +167,7 @@ class Cluster:
         if not isinstance(value, np.ndarray | csr_array) and not is_dataclass(value):
             return value
         if id(value) not in self._sent:
-            # Not scattered: Dask drops all copies but one, and cannot make that anew where a worker dies.
+            # Not scattered: Dask drops all copies but one, and cannot compute that again if a worker dies.
             self._sent[id(value)] = value, self.client.submit(_same, value, pure=False)
         return self._sent[id(value)][1]
 
@@ -218,14 +218,14 @@ class Distributed(Features):
         self.shape = X.shape
 
     def rows(self, wanted: NDArray[np.bool_] | None = None) -> Rows[NDArray[Any]]:
-        """The rows that are wanted, made anew for every step on them."""
+        """The rows that are wanted, computed again for every step on them."""
         n = self.shape[0]
         every = wanted is None or bool(wanted.all())
         places = np.arange(n) if wanted is None or every else np.flatnonzero(wanted)
         X = self._X if every else self._X[places]
         check = dask.delayed(_checked, pure=False)
         cuts = list(block_slices(len(places)))
-        # Not by "p2p", which cannot make anew what a worker had.
+        # Not by "p2p", which cannot compute again what a worker had.
         X = X.rechunk((tuple(rows.stop - rows.start for rows in cuts), X.shape[1]), method="tasks")
         parts = X.to_delayed().ravel()
         return _Remote(
@@ -238,7 +238,7 @@ class Distributed(Features):
         return _checked(self._cluster.here(self._X[places]), places)
 
     def beside(self, rows: Rows[T]) -> Rows[T]:
-        """Values that are here, on the workers; made anew, if one is lost, from what the scheduler keeps."""
+        """Local values, on the workers; a lost one is computed again from what the scheduler keeps."""
         return _Remote(self._cluster, self._cluster.client.map(_same, rows.gathered(), pure=False))
 
 

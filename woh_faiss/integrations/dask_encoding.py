@@ -43,7 +43,7 @@ def encode(
 ) -> list[Path]:
     """Encode features where they are, and write codes-000000.npz and so on for `WOHIndex.add_codes`.
 
-    Each file is there whole or not at all, and the same in every run, however X is partitioned: after a death
+    Each file is there whole or not at all, and the same in every run, with any partitions of X: after a death
     run it again.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What is kept of a document, and what must hold before it is."""
+"""The stored form of a document, and its checks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def valid_metadata(entries: Sequence[Entry]) -> list[Entry]:
         try:
             (entry.text or "").encode()
         except (AttributeError, UnicodeEncodeError):
-            raise InputError(f"the text of {name} is no text that UTF-8 can hold; repair it first") from None
+            raise InputError(f"the text of {name} is not text that UTF-8 can hold; repair it first") from None
         check_json(entry.metadata, f"metadata of {name}")
         check_json(entry.more, f"document {name}")
     having = [row for row, entry in enumerate(entries) if entry.embedding is not None]

@@ -1,4 +1,4 @@
-"""Documents in an SQLite file of their own, and what is still to be done about their codes."""
+"""Documents in an SQLite file of their own, and pending work on their codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Documents`: texts in an SQLite file, codes in an index, and a waiting room for what has no code yet."""
+"""`Documents`: texts in an SQLite file, codes in an index, and a queue of documents without a code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["LEARN_FROM", "Documents", "Entry", "tag_lists_of"]
 
 #: Tagged documents that wait before the first round is learned.
 LEARN_FROM = 500
-#: Nearest codes that are scored anew by what the query knows before its own rounding.
+#: Nearest codes that are ranked by the scores of the query before it is rounded.
 RERANK = 1000
 #: Documents that get their codes in one round.
 ROUND = 10_000
@@ -88,7 +88,7 @@ class Documents:
         return self._index
 
     def close(self) -> None:
-        """Let go of the index's files."""
+        """Close the index's files."""
         self._index.close()
 
     def __enter__(self) -> Self:
@@ -232,13 +232,21 @@ class Documents:
         """The k best documents for an embedding (d,), with scores in [-1, 1], the best first.
 
         Before the first round the score is the cosine of the embeddings. After it, it is the cosine between
-        the query as the hash function sees it, before rounding, and the ±1 code, of the `RERANK` nearest
-        codes. `keep` is asked for every document there is.
+        the query's hash values before rounding and the ±1 code, for the `RERANK` nearest codes.
+
+        Parameters
+        ----------
+        query : (d,) array_like of a real dtype
+            An embedding.
+        k : int
+            Documents wanted.
+        keep : callable, optional
+            Whether an entry may be an answer; called for every document.
 
         Raises
         ------
         InputError
-            The query has another width than the store's embeddings, or k is no whole number of at least 1.
+            The query has another width than the store's embeddings, or k is not a whole number of at least 1.
         """
         k = validate.positive_int(k)
         waiting = self._shelf.waiting()

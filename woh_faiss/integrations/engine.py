@@ -1,4 +1,4 @@
-"""What every database that holds codes can do, what is sent to it, and how its URL is read."""
+"""The interface of every database that holds codes, the rows it gets, and its URL."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Engine(Protocol):
         """Of each code the k nearest rows, by distance, then seq: (distance, id)."""
 
     def close(self) -> None:
-        """Let go of the connection; what was not committed is undone."""
+        """Close the connection; uncommitted changes are undone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class WOHDocumentStore:
         return store
 
     def close(self) -> None:
-        """Let go of the folder's files."""
+        """Close the folder's files."""
         self.documents.close()
 
     def count_documents(self) -> int:

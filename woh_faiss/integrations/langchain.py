@@ -63,7 +63,7 @@ class WOHVectorStore(VectorStore):
         return self._embedding
 
     def close(self) -> None:
-        """Let go of the folder's files."""
+        """Close the folder's files."""
         self.documents.close()
 
     @classmethod

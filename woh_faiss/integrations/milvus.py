@@ -1,4 +1,4 @@
-"""Codes in Milvus, or Milvus Lite in a file: a BINARY_VECTOR of the very bytes that Faiss stores.
+"""Codes in Milvus, or Milvus Lite in a file: a BINARY_VECTOR of the same bytes that Faiss stores.
 
 Milvus has no transactions. A second collection, ``<collection>_woh``, holds the state; it says "busy" before
 the first change of a step, and the new state after the last. A table that is busy is compared in full by the

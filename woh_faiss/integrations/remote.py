@@ -19,7 +19,7 @@ from .source import mark_of
 
 
 class Remote:
-    """An index's codes in a database, searched with Faiss's alphabet.
+    """An index's codes in a database, searched with Faiss's names.
 
     Answers are those of the index's own flat scan, ties too, at the state that was last pushed; but for
     tables pushed as approximate.
@@ -63,7 +63,7 @@ class Remote:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._engine.close()
 
     def note(self) -> str | None:

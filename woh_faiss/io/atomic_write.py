@@ -1,4 +1,4 @@
-"""Files that people name, written whole or not at all. An index folder's own are `store/files.py`'s."""
+"""User files, written whole or not at all; `store/files.py` has those of an index folder."""
 
 from __future__ import annotations
 

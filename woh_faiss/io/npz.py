@@ -1,7 +1,7 @@
 """Named arrays from files that may be damaged or hostile: .npz, a folder of .npy, one .npy.
 
-Knows bytes, not meaning: `chunks.read_chunk` says what the arrays are. Nothing is unpickled, and a
-header's word is checked against the file before anything is allocated. `write_npz` writes what is read here.
+It knows bytes, not meaning: `chunks.read_chunk` names the arrays. Nothing is unpickled, and a header is
+compared with the file before anything is allocated. `write_npz` writes what is read here.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Npz:
         with damage(self._where, _DAMAGE):
             if (name := self._archive.testzip()) is not None:
                 raise InputError(
-                    f"{self._where}: key '{name.removesuffix('.npy')}' has another CRC; copy it again"
+                    f"{self._where}: key '{name.removesuffix('.npy')}' has a wrong CRC; copy it again"
                 )
 
     def read(self, key: str) -> NDArray[Any]:
@@ -223,7 +223,7 @@ def _check_member(info: zipfile.ZipInfo, archive_size: int, where: str) -> None:
     if info.file_size > max(BOMB_BYTES, BOMB_RATIO * info.compress_size):
         raise InputError(
             f"{where} unpacks {info.compress_size} bytes to {info.file_size}, more than {BOMB_RATIO} times; "
-            "if that is meant, write it uncompressed with np.savez"
+            "if this is intended, write it uncompressed with np.savez"
         )
 
 

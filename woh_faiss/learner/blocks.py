@@ -22,7 +22,7 @@ Sums = dict[str, Any]
 
 #: Rows of a block: many for BLAS, and most chunks are one; few enough that no second n x d array is made.
 BLOCK = 2048
-#: Bytes of a chunk's φ from which it is not kept, but made anew, block by block, whenever it is needed.
+#: Bytes of a chunk's φ from which it is not kept, but computed again, block by block, whenever it is needed.
 MEMORY = 1 << 30
 #: Sums that are added one after the other before their sum meets others.
 FAN_IN = 8
@@ -83,7 +83,7 @@ class Rows(Generic[T]):
 
 
 class _Remade(Sequence[U]):
-    """step(value, *args) of each block, made anew each time it is looked at."""
+    """step(value, *args) of each block, computed again each time it is used."""
 
     def __init__(self, rows: Rows[Any], step: Callable[..., U], args: tuple[Any, ...]) -> None:
         self._rows, self._step, self._args = rows, step, args

@@ -70,14 +70,14 @@ class WOHConfig:
     sweeps : int
         * Sweeps g of the discrete coordinate descent an iteration (Eq. 16).
     weighted : bool
-        Whether items whose tags fit their codes badly count less, as the ℓ2,1 norm of Eq. 4 has it, or all
-        items count alike.
+        Whether items whose tags fit their codes badly have less weight, as in the ℓ2,1 norm of Eq. 4, or all
+        items have equal weights.
     refresh_statistics : bool
-        * Whether the statistics and P are made anew from the codes after the last sweep (what the
+        * Whether the statistics and P are computed again from the codes after the last sweep (what the
         algorithm means) or kept from before it (what the published code does).
     min_count : int
         Times a tag must have been seen in the stream so far before it is learned from. The paper uses
-        50 on MIRFlickr; 2 leaves out only tags that relate nothing to nothing.
+        50 on MIRFlickr; 2 leaves out only tags that relate no two items.
     vector_size : int
         Width f of the word vectors learned from tags when no word-vector file is given.
     keep_models : int

@@ -1,4 +1,4 @@
-"""WOH: the estimator that learns from a stream, chunk by chunk. The only learning state there is."""
+"""WOH: the estimator that learns from a stream, chunk by chunk; the only learning state."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 class WOH:
     """Weakly-supervised online hashing (Zhan et al., ICME 2021).
 
-    Think of a function from features to short codes that is taught by the tags of the items streaming
-    past: every `partial_fit` gives the chunk's items their final codes and makes the function better for
-    the queries and chunks to come. Old items are never needed again.
+    A hash function from features to short codes, learned from the tags of a stream of items. Every
+    `partial_fit` gives the chunk's items their final codes and improves the function for later queries and
+    chunks. Old items are never needed again.
 
-    It is a transformer as scikit-learn has them, which need not be installed: `fit` forgets and learns one
-    chunk, `get_params`, `set_params` and `clone` work, and so does a place in a pipeline or a grid search.
+    It is a scikit-learn transformer; scikit-learn need not be installed. `fit` forgets and learns one chunk.
+    `get_params`, `set_params`, `clone`, pipelines and grid searches work.
 
     Parameters
     ----------
     config : WOHConfig, optional
-        Hyper-parameters; or give them by name, ``WOH(bits=32, seed=1)``. The attribute has them all.
+        Hyper-parameters; or give them by name, ``WOH(bits=32, seed=1)``. The attribute has all of them.
     A : (m, d) array_like, optional
         The kernel's anchors, instead of `config.anchors` rows drawn from the first chunk.
     W0 : (r, c) array_like, optional
@@ -68,8 +68,8 @@ class WOH:
     trained_ : (n,) bool
         Which of its items were learned from; the rest carry no known tag and were only encoded.
     tag_outlier_ : (n,) int64
-        Bits in which each of its codes differs from what the item's features alone would get: where it is
-        large, tags and picture say different things. 0 where nothing was learned from.
+        Bits in which each of its codes differs from the code of the item's features alone: where there are
+        many, tags and picture disagree. 0 where nothing was learned from.
     vocabulary_ : Vocabulary
         The tags so far and their vectors; `coverage_` says how much of the latest chunk they cover.
     hasher_ : Hasher
@@ -270,7 +270,7 @@ class WOH:
             What each item was tagged with; see `Chunk.of`. Integers are class numbers, as scikit-learn's
             labels are: class 3 is the tag "tag3", which is what column 3 of a 0/1 array is called.
         word_vectors : WordVectors, optional
-            Where vectors of tags met for the first time come from.
+            Vectors of the words of new tags.
         Z : (n, f) array_like, optional
             Word-vector means of the items, instead of those of their tags.
         B0 : (n, r) array_like, optional

@@ -1,4 +1,4 @@
-"""The frozen hash function, h(x) = sign(φ(x) P): all that a query needs of a model."""
+"""The frozen hash function, h(x) = sign(φ(x) P): the only part of a model that a query needs."""
 
 from __future__ import annotations
 
@@ -175,5 +175,5 @@ class Hasher:
         except (KeyError, InputError) as error:
             what = f"it has no array {error}" if isinstance(error, KeyError) else error
             raise InputError(
-                f"{where} is no hash function ({what}); write it with index.hasher.save(...)"
+                f"{where} is not a hash function ({what}); write it with index.hasher.save(...)"
             ) from error

@@ -2,7 +2,7 @@
 
 Source: Zhan et al. 2021, section 3.2. The paper's σ is the mean distance; the published code puts the
 mean *squared* distance in place of σ² and subtracts the column means of φ, which the paper leaves out.
-We follow the code in both, with one change: it computes width and means anew from whatever batch it is
+We follow the code in both, with one change: it computes width and means again from whatever batch it is
 given, so that a single query maps to zeros. Here both are frozen at round 1.
 """
 
@@ -50,7 +50,7 @@ def unit_rows(X: NDArray[Any]) -> Matrix:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """φ(x) = (exp(−‖x − a‖² / 2w) − mean) / scale, for ever the same; the exponential in float32.
+    """φ(x) = (exp(−‖x − a‖² / 2w) − mean) / scale, which never changes; the exponential in float32.
 
     Attributes
     ----------
@@ -128,10 +128,16 @@ class Kernel:
 
     @classmethod
     def fit(cls, X: NDArray[Any], A: NDArray[Any], *, energy: bool = False) -> Kernel:
-        """Freeze width and means on the first chunk X (n, d) for the anchors A (m, d).
+        """Freeze width and means on the first chunk.
 
-        With `energy` the map is the one of a semantic start: rows of length 1, half the width, mean
-        ‖φ‖² = 1. A has rows of length 1 (or means of two such rows) then.
+        Parameters
+        ----------
+        X : (n, d) array
+            Features of the first chunk.
+        A : (m, d) array
+            Anchors; with `energy`, rows of length 1 or means of two such rows.
+        energy : bool
+            Whether the map is that of a semantic start: rows of length 1, half the width, mean ‖φ‖² = 1.
 
         Raises
         ------

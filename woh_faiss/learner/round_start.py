@@ -1,4 +1,4 @@
-"""What a round of the estimator starts from: codes, the past, and in round 1 the kernel map."""
+"""The start of a round of the estimator: codes, the past, and in round 1 the kernel map."""
 
 from __future__ import annotations
 

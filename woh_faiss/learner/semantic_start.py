@@ -1,4 +1,4 @@
-"""The semantic start of a round: what the codes of a chunk aim at.
+"""The semantic start of a round: the target of a chunk's codes.
 
 The steps that follow are the paper's (`training_round.py`); docs/adaptive.md has the algorithm in one page.
 """
@@ -66,7 +66,7 @@ def early_start(
     rng: np.random.Generator,
     A: Matrix | None,
 ) -> Start:
-    """Everything anew from all items so far, while they are few; codes that were given hold still.
+    """Everything again from all items so far, while they are few; existing codes do not change.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def early_start(
     bare : (n', d)
         Features of the chunk's items without a tag: while items are few they help to fit the map.
     A : (m, d) or None
-        Anchors to use for ever, instead of drawing them.
+        Anchors to use permanently, instead of drawing them.
     """
     r, c, f = config.bits, early.Y.shape[1], early.Z.shape[1]
     x = np.vstack([early.x, unit_rows(bare)])

@@ -67,9 +67,18 @@ def factor(C: Matrix, ridge: float | Matrix) -> Any:
 
 
 def regression(C: Matrix, T: Matrix, ridge: float | Matrix) -> Matrix:
-    """min_M Σ‖t_i − b_i M‖² + ridge ‖M‖², from C = Σ bᵀb (r, r) and T = Σ bᵀt (r, p): (r, p).
+    """min_M Σ‖t_i − b_i M‖² + ridge ‖M‖², from C = Σ bᵀb and T = Σ bᵀt: (r, p).
 
     With ridge = α/β it is U (Eq. 6), with α/θ it is V (Eq. 9), and with α and weighted sums W (Eq. 13).
+
+    Parameters
+    ----------
+    C : (r, r) array
+        Σ bᵀb, weighted for W.
+    T : (r, p) array
+        Σ bᵀt, weighted for W.
+    ridge : float or (r,) array
+        Weight of ‖M‖², > 0.
     """
     return np.asarray(cho_solve(factor(C, ridge), T, check_finite=False))
 
@@ -78,7 +87,19 @@ def weights(B: Matrix, W: Matrix, YW: Matrix, y2: Matrix, floor: float = FLOOR) 
     """k_i = 1 / max(‖y_i − b_i W‖₂, floor): (n,).
 
     The residual is expanded, ‖y‖² − 2 b·(W yᵀ) + b (W Wᵀ) bᵀ, so that Y stays sparse.
-    `YW` is Y Wᵀ (n, r) and `y2` holds ‖y_i‖² (n,).
+
+    Parameters
+    ----------
+    B : (n, r) array
+        Codes, ±1.
+    W : (r, c) array
+        Map from codes to tags.
+    YW : (n, r) array
+        Y Wᵀ.
+    y2 : (n,) array
+        ‖y_i‖².
+    floor : float
+        Least residual: a row that is explained exactly would have the weight 1/0.
     """
     squared = y2 - 2.0 * np.einsum("ij,ij->i", B, YW) + np.einsum("ij,ij->i", B @ (W @ W.T), B)
     k: Matrix = 1.0 / np.maximum(np.sqrt(np.maximum(squared, 0.0)), floor)
@@ -94,6 +115,19 @@ def descend(B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int)
     Bits go in blocks: a product for all other bits of a block at its start, then corrections in the rows
     whose bit has changed. After the first sweep few do, and a product with B for every bit alone would be
     half of a round at 128 bits.
+
+    Parameters
+    ----------
+    B : (n, r) array
+        Codes to start from, ±1; not changed.
+    Q : (n, r) array
+        Linear term.
+    k : (n,) array
+        Weights of the items.
+    HW, H : (r, r) arrays
+        Quadratic terms with zero diagonals, with and without the weights.
+    sweeps : int
+        Passes over all bits.
     """
     B = np.array(B, order="F")
     for _ in range(sweeps):
@@ -115,7 +149,17 @@ def descend(B: Matrix, Q: Matrix, k: Matrix, HW: Matrix, H: Matrix, sweeps: int)
 
 
 def sweep(B: Matrix, Q: Matrix, H: Matrix) -> Matrix:
-    """One sweep of `descend` where no item is weighed: b_l ← sign(Q_l − (B H)_l), l ascending; (n, r)."""
+    """One sweep of `descend` without weights: b_l ← sign(Q_l − (B H)_l), l ascending; (n, r).
+
+    Parameters
+    ----------
+    B : (n, r) array
+        Codes to start from, ±1; not changed.
+    Q : (n, r) array
+        Linear term.
+    H : (r, r) array
+        Quadratic term with a zero diagonal.
+    """
     B = np.array(B, order="F")
     for l in range(B.shape[1]):
         B[:, l] = sign(Q[:, l] - B @ H[:, l])

@@ -1,4 +1,4 @@
-"""What rounds leave behind for the next one, beside the vocabulary; all of it goes into the model file."""
+"""The state that rounds leave for the next one, except the vocabulary; all of it is in the model file."""
 
 from __future__ import annotations
 

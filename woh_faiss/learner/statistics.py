@@ -56,7 +56,15 @@ class Statistics:
 
     @classmethod
     def zero(cls, *, r: int, m: int, f: int, c: int, constant: bool = False) -> Statistics:
-        """The statistics of nothing: r bits, m anchors, word vectors of width f, c tags; of B⁺ on demand."""
+        """The statistics of no items.
+
+        Parameters
+        ----------
+        r, m, f, c : int
+            Bits, anchors, width of word vectors, tags.
+        constant : bool
+            Whether codes have a constant column (B⁺).
+        """
         p = r + constant
         return cls(
             C1=np.zeros((p, p)),

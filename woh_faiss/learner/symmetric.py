@@ -29,7 +29,7 @@ def stored_symmetric(arrays: Mapping[str, NDArray[Any]], name: str) -> Matrix:
     values = np.asarray(arrays[name])
     p = (isqrt(8 * values.size + 1) - 1) // 2
     if p * (p + 1) // 2 != values.size:
-        raise InputError(f"{name} has {values.size} numbers, which fill no triangle")
+        raise InputError(f"{name} has {values.size} numbers, which do not fill a triangle")
     M, triangle = np.empty((p, p)), np.tri(p, dtype=bool)
     M[triangle] = M.T[triangle] = stored(arrays, name, 1)
     return M

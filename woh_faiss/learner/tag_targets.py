@@ -1,7 +1,7 @@
-"""The tag side of a semantic start: what an item's tags and word vectors say, in units of their own energy.
+"""The tag side of a semantic start: an item's tags and word vectors in units of their own energy.
 
 T = [a (y − ȳ), q z]: tf-idf rows of length 1 with what co-occurring tags add, beside standardised word
-vectors, each half of the energy. It is never formed; M (c + f, r) maps it to bits, and is fitted anew on the
+vectors, each half of the energy. It is never formed; M (c + f, r) maps it to bits, and is fitted again on the
 codes of every round. docs/adaptive.md has the algorithm.
 """
 
@@ -29,7 +29,7 @@ Matrix = NDArray[np.float64]
 NEIGHBOURS = 20
 #: Co-occurrence counts kept a tag: bounds memory for large vocabularies.
 PARTNERS = 100
-#: Columns of T up to which T'T is kept, to fit M anew; beyond it the codes' own maps are inverted instead.
+#: Columns of T up to which T'T is kept, to fit M again; beyond it the codes' own maps are inverted instead.
 MOST_COLUMNS = 1500
 #: Ridge of M, as a share of T's mean energy a column.
 RIDGE_M = 0.1

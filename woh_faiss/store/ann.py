@@ -1,4 +1,4 @@
-"""Approximate indexes: faster searches that may miss some, made of the codes and kept beside them.
+"""Approximate indexes: faster searches that may miss neighbours, made from the codes and kept beside them.
 
 They are never the truth. An ANN file is immutable and has a name of its own; the COMMIT that names it in the
 catalogue makes it the index's, and takes away the one before. It holds the first rows of one generation,

@@ -108,7 +108,7 @@ class AnnCache:
         self._reading = threading.RLock()
 
     def clear(self) -> None:
-        """Let go of them."""
+        """Close them."""
         self._held = {}
 
     def searcher(self, view: View, kind: str) -> AnnSearcher:
@@ -129,7 +129,7 @@ class AnnCache:
                 raise StoreError(
                     f"{view.folder} has no approximate index {kind}; 'woh-index build-ann {kind}' makes one"
                 )
-            with fork_safety.gate, self._reading:  # a fork waits, else the child might wait for this for ever
+            with fork_safety.gate, self._reading:  # a fork waits, else the child might wait for this forever
                 held = _taken(view, ann, self._held.get(kind))
                 self._held = {**self._held, kind: held}
         return held
@@ -164,11 +164,11 @@ def load(folder: Path, ann: AnnIndex, d: int) -> Any:
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
                 raise StoreError(
-                    f"{path} is no index that Faiss {faiss.__version__} reads ({reason}); {again}"
+                    f"{path} is not an index that Faiss {faiss.__version__} reads ({reason}); {again}"
                 ) from error
     except StoreError as error:
         if isinstance(missing := error.__cause__, FileNotFoundError):
-            raise StoreError(f"{path} is missing; open the index anew, or {again}") from missing
+            raise StoreError(f"{path} is missing; open the index again, or {again}") from missing
         raise
     if (index.ntotal, index.d) != (ann.rows, d):
         raise StoreError(f"{path} holds {index.ntotal} codes of {index.d} bits, expected others; {again}")

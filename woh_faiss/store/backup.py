@@ -1,4 +1,4 @@
-"""A copy of an index that may be written meanwhile: one committed state, whole or not at all."""
+"""A copy of one committed state, whole or not at all, while a writer may continue."""
 
 from __future__ import annotations
 

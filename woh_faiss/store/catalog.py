@@ -1,4 +1,4 @@
-"""What the catalogue says: every value that is read is checked here, of the type and range it must have."""
+"""Reads the catalogue; the type and range of every value are checked here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_state(connection: sqlite3.Connection) -> State:
             raise sqlite3.DatabaseError(f"meta.state.{name} is {short(found[name])}, expected hex digits")
     for entry in cell_types.listed("meta.state.left", found["left"]):
         if len(it := cell_types.listed("meta.state.left", entry)) != len(cell_types.LEFT):
-            raise sqlite3.DatabaseError(f"meta.state.left holds {short(entry)}, which is no generation")
+            raise sqlite3.DatabaseError(f"meta.state.left holds {short(entry)}, which is not a generation")
         cell_types.typed("meta.state.left", tuple(it), cell_types.LEFT)
     for name in counts:
         # The largest id of all is followed by one that SQLite could not hold.

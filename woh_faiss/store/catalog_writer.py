@@ -1,4 +1,4 @@
-"""What a commit changes in the catalogue's tables, with their sums carried along."""
+"""Changes of a commit to the catalogue's tables and their checksums."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class CatalogWriter:
         self._sums.check(*tables)
 
     def renew(self, *tables: str) -> None:
-        """Tables that were changed as a whole are summed anew."""
+        """Tables that were changed as a whole are summed again."""
         self._sums.renew(*tables)
 
     def close(self) -> None:

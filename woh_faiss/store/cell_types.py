@@ -1,4 +1,4 @@
-"""What a cell of the catalogue may hold: SQLite puts any type into any column, and bytes get damaged."""
+"""Types and ranges of the catalogue's cells: SQLite puts any type into any column, and bytes get damaged."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def listed(where: str, value: Any) -> list[Any]:
 def ann_index(where: str, value: Any) -> dict[str, Any]:
     """What is known of an approximate index: the fields of `records.Derived`; its name is no path."""
     if not isinstance(value, dict) or set(value) != set(ANN_FILE):
-        raise sqlite3.DatabaseError(f"{where} holds {short(value)}, which is no approximate index")
+        raise sqlite3.DatabaseError(f"{where} holds {short(value)}, which is not an approximate index")
     typed(where, tuple(value[name] for name in ANN_FILE), ANN_FILE)
     named = re.fullmatch(schema.ANN_FILE, value["name"])
     if named is None or named[1] != value["kind"]:

@@ -1,4 +1,4 @@
-"""Codes and ids written anew: without removed rows, or as an earlier round had them.
+"""Codes and ids rewritten: without removed rows, or as an earlier round had them.
 
 Nothing that a reader has mapped is changed. New files are written under pending names that carry their
 generation; the COMMIT that raises the generation makes them the index's, and only then are they renamed over
@@ -64,7 +64,7 @@ def compact(writing: WriteTransaction) -> int:
             if lost:
                 new = codefile.checksum(codes[a:b], ids[a:b])
                 run.execute("UPDATE rounds SET checksum = ? WHERE round = ?", (new, number))
-        # Else an index whose items come and go would grow by their records for ever.
+        # Else an index whose items come and go would grow by their records forever.
         run.execute(
             "DELETE FROM rounds WHERE kind != 'trained' AND first_row = end_row AND round < ?",
             (writing.snapshot.round,),
@@ -116,7 +116,7 @@ def rollback(writing: WriteTransaction, number: int) -> int:
     """The state after round `number`, but that no id is free again and what `compact` erased stays so.
 
     Returns how many rounds are undone. All that the state needs is read before anything is changed: later
-    models are removed for good. What it does not need may be damaged.
+    models are removed permanently. What it does not need may be damaged.
 
     Raises
     ------

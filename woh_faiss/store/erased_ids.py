@@ -1,7 +1,7 @@
 """Ids that `compact` has erased: never used again, and yet in no file.
 
-What is kept of one is a keyed digest of 8 bytes. The key lies beside it in the catalogue: whoever holds the
-folder can test a guess, but cannot read the ids off. Ids below `State.auto_end` need none.
+A keyed digest of 8 bytes is kept of each. The key is beside it in the catalogue: the folder's owner can test
+a guess, but cannot read the ids. Ids below `State.auto_end` need none.
 """
 
 from __future__ import annotations

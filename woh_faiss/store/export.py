@@ -1,4 +1,4 @@
-"""A committed state as an ordinary Faiss index, in memory or in a file of its own that was tried out."""
+"""A committed state as an ordinary Faiss index, in memory or in a tested file of its own."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _check_place(path: Path, folder: Path, force: bool) -> None:
     if path.parent.resolve() == folder.resolve() or path.resolve().parent == folder.resolve():
         raise InputError(f"{path} is in the index folder {folder}; write it somewhere else")
     if path.is_dir() or (path.exists() and not path.is_file()):
-        raise InputError(f"{path} is there and is no file; choose another name")
+        raise InputError(f"{path} exists and is not a file; choose another name")
     if not force and os.path.lexists(path):
         raise InputError(f"{path} exists already; --force (force=True) replaces it, or choose another name")
 

@@ -1,4 +1,4 @@
-"""Faiss's binary indexes made of packed codes: parameters, building, writing, reading, what they hold."""
+"""Faiss's binary indexes of packed codes: parameters, construction, files, contents."""
 
 from __future__ import annotations
 

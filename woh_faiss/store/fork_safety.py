@@ -1,6 +1,6 @@
-"""A gate that a fork waits at, so that no thread of the parent is inside what a child goes on to use.
+"""A gate at which a fork waits until no thread of the parent is inside code that the child will use.
 
-SQLite's global locks, and ours, would be held for ever in a child whose parent's other threads held them.
+SQLite's global locks, and ours, would be held forever in a child whose parent's other threads held them.
 """
 
 from __future__ import annotations

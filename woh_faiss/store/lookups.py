@@ -1,4 +1,4 @@
-"""What a writer may ask of the catalogue, and what must hold before anything is written."""
+"""A writer's queries of the catalogue, and its checks before anything is written."""
 
 from __future__ import annotations
 

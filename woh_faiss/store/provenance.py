@@ -1,4 +1,4 @@
-"""What whoever copies an index elsewhere must know: what happened to its rows."""
+"""The history of an index's rows, for copies elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def history(store: Store) -> tuple[list[Round], list[tuple[int, int]]]:
     Raises
     ------
     StoreError
-        The snapshot's rows were numbered anew since, by `compact` or `rollback`.
+        The snapshot's rows were renumbered since, by `compact` or `rollback`.
     """
     seen = store.snapshot
 

@@ -1,4 +1,4 @@
-"""What the catalogue's rows say, as values."""
+"""The catalogue's rows as values."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Snapshot:
     next_id : int
         The largest id ever used, plus 1.
     generation : int
-        How often codes and ids were written anew, by `compact` or `rollback`.
+        How often codes and ids were rewritten, by `compact` or `rollback`.
     anchors : str or None
         SHA-256 of the anchors' file, if they have one.
     ann : tuple of AnnIndex

@@ -1,4 +1,4 @@
-"""Make the files beside the catalogue agree with it: finish, or take back, what a writer that died began."""
+"""Makes the files agree with the catalogue: finishes or undoes the work of a dead writer."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _forked = False
 
 
 def _after_fork() -> None:
-    # A child has none of its parent's OpenMP threads, and Faiss would wait for them for ever.
+    # A child has none of its parent's OpenMP threads, and Faiss would wait for them forever.
     global _forked
     _forked = True
 
@@ -239,7 +239,7 @@ class Scan:
 def members(ids: Rows, named: Any, name: str) -> NDArray[np.bool_]:
     """Which of `ids` are named, by an array_like of ids or by a faiss.IDSelector: (len(ids),).
 
-    A selector is asked id by id, about a second a million; ids that nothing has are no fault.
+    A selector is evaluated id by id, about a second a million; ids that no item has are ignored.
     """
     is_member: Callable[[int], bool] | None = getattr(named, "is_member", None)
     if is_member is not None:

@@ -108,7 +108,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the mapped files; the Store cannot be used afterwards."""
+        """Close the mapped files; the Store cannot be used afterwards."""
         self._view = None
         self._anns.clear()
 
@@ -243,7 +243,7 @@ class Store:
         self.refresh()
 
     def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
-        """Write the files anew without removed rows: how many went, and whether no trace of them is left."""
+        """Rewrite the files without removed rows: how many went, and whether no trace of them is left."""
         with self.writing(timeout) as writing:
             from . import compaction
 

@@ -1,4 +1,4 @@
-"""Checksums of the catalogue's tables that a change carries forward without reading the table.
+"""Checksums of the catalogue's tables, which a change updates without reading the table.
 
 SQLite has none: a flipped bit in a key would go unseen. A table's sum is the sum of hashes of its rows, so
 that rows may come in any order and be taken out again.
@@ -66,7 +66,7 @@ class TableChecksums:
         found = connection.execute("SELECT value FROM meta WHERE name = 'sums'").fetchone()
         self.values: dict[str, str] = {} if found is None else cell_types.parsed("meta.sums", found[0], dict)
         if not all(re.fullmatch("[0-9a-f]{32}", str(value)) for value in self.values.values()):
-            raise sqlite3.DatabaseError("meta.sums holds what is no sum")
+            raise sqlite3.DatabaseError("meta.sums holds an invalid sum")
 
     def change(
         self, table: str, gone: Iterable[tuple[Any, ...]] = (), new: Iterable[tuple[Any, ...]] = ()

@@ -60,7 +60,7 @@ def _state(folder: Path) -> Snapshot | None:
 
 
 class Note(str):
-    """What a writer that died left, which the next write puts right: no fault."""
+    """What a dead writer left, which the next write repairs: not a fault."""
 
     __slots__ = ()
 
@@ -230,7 +230,7 @@ class _Check:
             left = {path.name for path in strays(self.folder, state)}
             for path in sorted(self.folder.iterdir()):
                 if path.name not in ours | left:
-                    self.fault(path.name, "is no file of an index; move it elsewhere")
+                    self.fault(path.name, "is not a file of an index; move it elsewhere")
         with self.noting(writer_lock.NAME):
             files.plain(self.folder / writer_lock.NAME)
         # Of a writer at work these are its files.

@@ -1,4 +1,4 @@
-"""What a reader holds of one committed state: mapped codes, ids and the open model file."""
+"""A reader's view of one committed state: mapped codes, ids and the open model file."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class View:
             self.folder,
             lambda connection: catalog.items(connection, self.folder, column, values, self.snapshot),
         )
-        if stale and items:  # written anew: only the mapped ids know which rows this state has
+        if stale and items:  # rewritten: only the mapped ids know which rows this state has
             rows = self._rows_of([item.id for item in items])
             items = [replace(item, row=rows[item.id]) for item in reversed(items) if item.id in rows]
         return {item.id: item for item in items}
@@ -173,7 +173,7 @@ class View:
     def check_rows(self) -> None:
         """StoreError unless codes and ids are what was written, to the byte: before they replace a copy.
 
-        Where another process wrote them anew since, the checksums of what is mapped here are gone.
+        Where another process rewrote them since, the checksums of what is mapped here are gone.
         """
         seen = self.snapshot
 
@@ -290,7 +290,7 @@ def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | N
             if seen.generation != newest.generation:
                 return StoreError(
                     f"the state of round {seen.round} is gone from {folder}, which was compacted or rolled "
-                    "back since; open the index anew"
+                    "back since; open the index again"
                 )
             dead = catalog.dead_rows(connection, seen)
             newest_rows = None if before else catalog.newest_rows(connection, seen)
@@ -301,7 +301,7 @@ def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | N
                 view.check_round(*newest_rows)
         except StoreError as error:
             if isinstance(missing := error.__cause__, FileNotFoundError):
-                way_out = "restore it from a backup" if seen == newest else "open the index anew"
+                way_out = "restore it from a backup" if seen == newest else "open the index again"
                 return StoreError(f"{missing.filename} is missing; {way_out}")
             return error
         # A writer replaces files after its COMMIT: if there was none, these belong together.

@@ -1,4 +1,4 @@
-"""Who carries which tag, in whatever form users hold it: strings, lists, 0/1 matrices, CSR parts."""
+"""Tags of items, from strings, lists, 0/1 matrices or CSR parts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,18 @@ class TagLists:
         shape: ArrayLike,
         names: ArrayLike | None = None,
     ) -> TagLists:
-        """Tags of the parts of an (n, c) CSR matrix: entries are 1, or 0 for no tag.
+        """Tags of the parts of an (n, c) CSR matrix.
+
+        Parameters
+        ----------
+        data, indices : (nnz,) array_like
+            Entries, 1 or 0 (no tag), and their columns.
+        indptr : (n + 1,) array_like of integers
+            Where each row starts.
+        shape : (2,) array_like
+            n and c.
+        names : (c,) array_like of str, optional
+            The tags; without it they are tag0, tag1, ...
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Vectors of tags: learned from a first chunk, made up for tags that nobody knows, and means of them."""
+"""Vectors of tags: learned from a first chunk, filled in for unknown tags, and their means."""
 
 from __future__ import annotations
 

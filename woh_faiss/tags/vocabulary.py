@@ -1,4 +1,4 @@
-"""What users typed, as the solver wants it: tags made equal, a vocabulary that grows, and Y and Z of a chunk.
+"""Tags as the solver needs them: normalised tags, a growing vocabulary, Y and Z of a chunk.
 
 A vocabulary is a value. `Vocabulary.learn` returns a new one; columns are only ever appended and a tag's
 vector never changes, so that the statistics of earlier rounds stay true.
@@ -181,7 +181,7 @@ class Vocabulary:
         """
         if vectors is not None and self.f and vectors.f != self.f:
             raise InputError(
-                f"word vectors {vectors.path} have {vectors.f} numbers each, the vocabulary was begun with "
+                f"word vectors {vectors.path} have {vectors.f} numbers each, the vocabulary was created with "
                 f"{self.f}; give a file of that width, or none"
             )
         tags = normalised(tags)

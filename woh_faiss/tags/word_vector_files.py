@@ -1,7 +1,7 @@
-"""Files of word vectors in the formats people have, told apart here and read by gensim; a cache of our own.
+"""Files of word vectors in the usual formats, recognised here and read by gensim; a cache of our own.
 
-A file is known by its content, never by its name: gensim goes by the extension and by what the caller
-says, and loads garbage without a word when either is wrong. Nothing is unpickled.
+The content decides the format, never the name: gensim trusts the extension and the caller, and silently loads
+garbage when either is wrong. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class _Bounded(io.RawIOBase):
         n = self._file.readinto(buffer)
         if self._file.tell() > self._limit:
             raise InputError(
-                f"it unpacks to more than {_BOMB_RATIO} times its size; if that is meant, unpack it first"
+                f"it unpacks to more than {_BOMB_RATIO} times its size; if this is intended, unpack it first"
             )
         return n
 

@@ -1,4 +1,4 @@
-"""Word vectors: what a tag's words mean, from a file of any usual format."""
+"""Word vectors of tags, from a file of any usual format."""
 
 from __future__ import annotations
 

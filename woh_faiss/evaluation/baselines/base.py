@@ -1,4 +1,4 @@
-"""What every baseline has in common: the interface of `WOH`, features checked, seeds, state."""
+"""The common part of every baseline: the interface of `WOH`, checked features, seeds, state."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Baseline(ABC):
 
     #: How tables call it.
     name: ClassVar[str]
-    #: Whether the database is ranked by codes as they were learned; else it is encoded anew each round.
+    #: Whether the database is ranked by codes as they were learned; else it is encoded again each round.
     keeps_learned: ClassVar[bool] = False
-    #: Whether old items are never needed again; a batch method keeps all and learns from them anew.
+    #: Whether old items are never needed again; a batch method keeps all and learns from them again.
     online: ClassVar[bool] = True
     #: Whether an online method's state grows with the items all the same.
     grows: ClassVar[bool] = False
@@ -79,7 +79,18 @@ class Baseline(ABC):
         return cls(config.bits, seed=config.seed, min_count=config.min_count)
 
     def partial_fit(self, X: ArrayLike, y: Any, *, word_vectors: WordVectors | None = None) -> Self:
-        """Learn one chunk; parameters and errors as `WOH.partial_fit`."""
+        """Learn one chunk.
+
+        Parameters
+        ----------
+        X, y, word_vectors
+            As `WOH.partial_fit`; most methods do not use word vectors.
+
+        Raises
+        ------
+        InputError
+            As `WOH.partial_fit`.
+        """
         d = None if not self.rounds_ else self.n_features_in_
         chunk = Chunk.of(validate.features(X, d=d), class_tags(y))
         if chunk.tags is None:

@@ -1,4 +1,4 @@
-"""Methods that know no stream: they keep every item and learn from all of them anew, round after round."""
+"""Batch methods: they keep every item and learn from all of them again in every round."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Batch(Baseline):
 
     @abstractmethod
     def _fit(self, X: Matrix, Y: csr_array, rng: np.random.Generator) -> Matrix | None:
-        """Learn all items anew; as `_learn`, without word vectors, which none of these methods uses."""
+        """Learn all items again; as `_learn`, without word vectors, which none of these methods uses."""
 
     def _learn(self, X: Matrix, Y: csr_array, Z: Matrix, rng: np.random.Generator) -> Matrix | None:
         learned = self._fit(X, Y, rng)

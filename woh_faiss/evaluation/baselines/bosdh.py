@@ -13,7 +13,7 @@ A stage, given B_e (N, r) of all items before:
    (``paper_order=True``).
 
 The first stage only makes B_e with a random W. Codes are [xW > 0]: the learned ones only help, and the
-database is encoded anew. Costs nNr + nd² + d³ a round and keeps r + tags of every item: time and memory grow
+database is encoded again. Costs nNr + nd² + d³ a round and keeps r + tags of every item: time and memory grow
 with the database, by design.
 
 Defaults as published for MNIST: λ .3, σ .5, η_d .2, η_s 1.2. As published, r enters P twice and σ not at all.

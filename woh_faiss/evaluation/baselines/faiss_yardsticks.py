@@ -1,4 +1,4 @@
-"""What Faiss itself offers at the same number of bytes an item: nothing is learned from tags.
+"""Faiss's own indexes at the same number of bytes an item: nothing is learned from tags.
 
 Features are scaled to length 1, so that L2 ranks like cosine; an index is trained on the database it holds.
 
@@ -41,7 +41,18 @@ FACTORS = 8
 
 
 def search(name: str, X: Array, xq: Array, n_bytes: int) -> NDArray[np.float32]:
-    """Distances of queries (q, d) to all of a database (n, d) by the index `name`: (q, n).
+    """Distances of queries to all of a database by one index: (q, n).
+
+    Parameters
+    ----------
+    name : str
+        A name in `MAKERS`.
+    X : (n, d) array
+        Features of the database.
+    xq : (q, d) array
+        Features of the queries.
+    n_bytes : int
+        Bytes an item.
 
     Raises
     ------
@@ -52,7 +63,16 @@ def search(name: str, X: Array, xq: Array, n_bytes: int) -> NDArray[np.float32]:
 
 
 def ranker(name: str, X: Array, n_bytes: int) -> Distance:
-    """A distance for `metrics.mean_average_precision`: trains once, on the database X (n, d).
+    """A distance for `metrics.mean_average_precision`; it trains once, on the database.
+
+    Parameters
+    ----------
+    name : str
+        A name in `MAKERS`.
+    X : (n, d) array
+        Features of the database.
+    n_bytes : int
+        Bytes an item.
 
     Raises
     ------

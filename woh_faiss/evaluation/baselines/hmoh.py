@@ -10,7 +10,7 @@ that learns its column:
 2. For each item: F = sign(xW) with sign(0) = −1; on the bits where F ≠ t, W ← W + xᵀt.
 3. W̄ ← W̄ + W. The learning rate and the division by the number of steps change no sign and are left out.
 
-The database is encoded anew after every round. Costs n²d + n²r a chunk, or 1,000nd + 1,000nr for large
+The database is encoded again after every round. Costs n²d + n²r a chunk, or 1,000nd + 1,000nr for large
 ones; keeps 2dr numbers.
 
 Defaults as published: one item a step, no kernel (the authors' file, for CIFAR-10 and NUS-WIDE). Row 1 of H

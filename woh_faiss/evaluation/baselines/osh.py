@@ -11,7 +11,7 @@ KDD 2013). A chunk of n rows X with mean c, after N rows with mean m:
    common mean are then those of A and S together.
 2. Rows of A go into S; when it is full, s_i² ← max(s_i² − s²_{l/2+1}, 0) leaves l/2 of them.
 3. m ← (Nm + nc) / (N + n).
-4. V from the singular vectors of S. Code: (x − m) W > 0, the whole database anew, since R is another.
+4. V from the singular vectors of S. Code: (x − m) W > 0, the whole database again, because R has changed.
 
 Costs n / (l/2) SVDs of l x d a chunk; keeps l x d numbers.
 

@@ -13,8 +13,8 @@ From random B; then, at most 5 times:
 + sweeps N r² + nnz(Y) r)).
 
 Deviations: Y are tags of 0 and 1 (the published code takes any matrix); where there are fewer than 1000
-items, all are anchors. Batch: anchors, too, are drawn anew each round, from all items. The database is
-encoded anew after every round, as published: the learned B is not used.
+items, all are anchors. Batch: anchors, too, are drawn again each round, from all items. The database is
+encoded again after every round, as published: the learned B is not used.
 """
 
 from __future__ import annotations

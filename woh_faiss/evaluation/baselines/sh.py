@@ -11,7 +11,7 @@ one direction i and one mode k a bit; the r smallest (but the constant one) are 
 Unsupervised, no hyper-parameter, nothing random. A round costs O(N d² + d³). The published helper code is
 followed: the box is the plain range (percentiles are computed there, then overwritten), and queries outside
 of it are extrapolated. Deviations: features have unit length; the mean is that of the training items (the
-published toolkit centres with the queries' too). Batch; the database is encoded anew after every round.
+published toolkit centres with the queries' too). Batch; the database is encoded again after every round.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ ITQ     the same, turned so that signs lose least, min ‖B − (X − mean) E R
         (Gong and Lazebnik, CVPR 2011): O(N r²) more an iteration; 40 of them (published: 50)
 ======  ==========================================================================================
 
-None looks at tags. Features have unit length; the database is encoded anew after every round. With more bits
+None looks at tags. Features have unit length; the database is encoded again after every round. With more bits
 than directions the bits left over are the same for all items.
 """
 

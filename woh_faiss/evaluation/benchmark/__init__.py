@@ -1,4 +1,4 @@
-"""Every method on one data set: measured cell by cell, kept, drawn, and put on one page."""
+"""Every method on one data set: measured cell by cell, saved, drawn, and reported on one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark measures: one method, code length and seed a cell, on one split of one data set."""
+"""The cells of a benchmark: one method, code length and seed each, on one split of one data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the objective falls with the outer iterations: Eq. 4 on the first chunk, as the paper's Fig. 3b."""
+"""The objective against outer iterations: Eq. 4 on the first chunk, as the paper's Fig. 3b."""
 
 from __future__ import annotations
 
@@ -19,9 +19,22 @@ Matrix = NDArray[np.float64]
 
 
 def objective(config: WOHConfig, phi: Matrix, Y: Any, Z: Matrix, B: Matrix, W: Matrix, P: Matrix) -> float:
-    """Eq. 4 of codes B (n, r) for φ (n, m), tags Y (n, c) CSR and word vectors Z (n, f).
+    """Eq. 4 of codes B; U and V are solved for B, as the next iteration would (Eq. 6, 9).
 
-    W (r, c) and P (m, r) are the round's; U and V are solved for B, as the next iteration would (Eq. 6, 9).
+    Parameters
+    ----------
+    config : WOHConfig
+        The weights of the blocks.
+    phi : (n, m) array
+        Kernel features.
+    Y : (n, c) CSR matrix
+        Tags, 0 and 1.
+    Z : (n, f) array
+        Word-vector means.
+    B : (n, r) array
+        Codes, ±1.
+    W, P : (r, c) and (m, r) arrays
+        Those of the round.
     """
     alpha, beta, theta, mu = config.alpha, config.beta, config.theta, config.mu
     residual = squared_lengths(Y) - 2 * np.einsum("ij,ij->i", B, Y @ W.T)
@@ -40,7 +53,19 @@ def objective(config: WOHConfig, phi: Matrix, Y: Any, Z: Matrix, B: Matrix, W: M
 def by_iteration(
     chunk: Chunk, config: WOHConfig, vectors: WordVectors | None = None, most: int = 10
 ) -> list[float]:
-    """The objective after 1, 2, ... `most` outer iterations on a chunk, each from the same random start."""
+    """The objective after 1, 2, ... outer iterations on a chunk, each from the same random start.
+
+    Parameters
+    ----------
+    chunk : Chunk
+        With tags.
+    config : WOHConfig
+        With a random start.
+    vectors : WordVectors, optional
+        Vectors of the tags' words.
+    most : int
+        Outer iterations of the last value.
+    """
     values = []
     for iterations in range(1, most + 1):
         woh = WOH(replace(config, iterations=iterations))

@@ -1,4 +1,4 @@
-"""One cell measured: MAP after every round, and at the end what the first hits are like."""
+"""Measures one cell: MAP after every round, and at the end precision and recall of the first hits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,18 @@ class _Recording:
 
 
 def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | None = None) -> dict[str, Any]:
-    """What a cell is measured at.
+    """Measure one cell.
+
+    Parameters
+    ----------
+    chunk : Chunk
+        All items, with tags and labels.
+    cell : Cell
+        Method, code length and split.
+    setting : Setting
+        Chunks, queries and the like, which all cells share.
+    vectors : WordVectors, optional
+        Vectors of the tags' words.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The paper's own experiment: what it ran, how its stream was cut, and its numbers beside what is measured.
+"""The paper's own experiment: its methods, its chunks, and its numbers beside the measured ones.
 
 The numbers are not part of this package: give them in a file (`published`).
 """
@@ -84,7 +84,7 @@ def published(path: Path) -> Numbers:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is no CSV: {error}") from error
+        raise InputError(f"{path} is not CSV: {error}") from error
     return found
 
 

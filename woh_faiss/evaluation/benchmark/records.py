@@ -1,4 +1,4 @@
-"""What was measured, a JSON line a cell: a cell that is there is not measured again."""
+"""Measurements, a JSON line a cell: an existing cell is not measured again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Records:
                     record = json.loads(line) if line else None
                 except ValueError:
                     if number < len(lines):
-                        raise InputError(f"{self.path}: line {number} is no JSON; remove it") from None
+                        raise InputError(f"{self.path}: line {number} is not JSON; remove it") from None
                     record = None
                 if record is not None:
                     self._known[record["key"]] = record

@@ -33,6 +33,17 @@ def write(
 ) -> Path:
     """Write ``report.html``, ``results.csv`` and each figure as SVG and PNG; the path of the page.
 
+    Parameters
+    ----------
+    records : sequence of Record
+        The measured cells.
+    folder : path
+        Where the files go.
+    title, command : str
+        Title of the page, and the command that makes it again.
+    numbers : Numbers, optional
+        Published MAP to show beside what was measured.
+
     Raises
     ------
     InputError

@@ -80,9 +80,9 @@ def prepared(chunk: Chunk, *, min_count: int = 50, word_vectors: WordVectors | N
 
 
 def cut(n: int, size: int) -> list[int]:
-    """Lengths of the chunks of n items: `size` each, and what is left over goes with the last.
+    """Lengths of the chunks of n items: `size` each; the rest goes with the last.
 
-    So the paper cut MIRFlickr: 2,000 each, the last 2,833.
+    The paper cut MIRFlickr this way: 2,000 each, the last 2,833.
 
     Raises
     ------

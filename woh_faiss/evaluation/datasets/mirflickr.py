@@ -117,7 +117,7 @@ def mirflickr(
 def _tags(folder: Path, encoding: str) -> TagLists:
     if not folder.is_dir():
         raise InputError(
-            f"{display_path(folder)} is no folder, expected one of files tags1.txt, tags2.txt, ..."
+            f"{display_path(folder)} is not a folder, expected one of files tags1.txt, tags2.txt, ..."
         )
     found = {int(m[1]) for entry in folder.iterdir() if (m := _TAGS.fullmatch(entry.name))}
     for number in range(1, max(found, default=1) + 1):

@@ -1,7 +1,7 @@
 """NUS-WIDE: lists of images, tags, labels and low-level features, streamed in chunks.
 
-Every file speaks of all images or of one part. What holds them together is an image's place in
-ImageList.txt: labels and tags are kept by place, features come past row by row and are never held whole.
+Every file covers all images or one part. An image's place in ImageList.txt connects them: labels and tags
+are kept by place, features are read row by row and never held whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the files of a published set are, and what their lines say; every fault names its file."""
+"""The files of a published set and their lines; every fault names its file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Published:
         try:
             if not folder.is_dir():
                 raise InputError(
-                    f"{self.name}: {display_path(folder)} is no folder; give the one that the set, to "
+                    f"{self.name}: {display_path(folder)} is not a folder; give the one that the set, to "
                     f"be had from {self.page}, was unpacked in"
                 )
             return next((found for place in places if (found := _below(folder, place)) is not None), None)
@@ -81,7 +81,7 @@ def _below(folder: Path, place: str) -> Path | None:
 def reading(file: Path) -> Iterator[None]:
     """What the system says of a file that cannot be read, in one line."""
     try:
-        if file.exists() and not file.is_file():  # a pipe would wait for ever
+        if file.exists() and not file.is_file():  # a pipe would block forever
             raise InputError(f"{display_path(file)} is not a regular file; put the set's own file there")
         with budget.reading(display_path(file)):
             yield
@@ -181,7 +181,9 @@ def _parsed(file: Path, texts: list[str], done: int, width: int | None) -> NDArr
                 raise InputError(
                     f"{display_path(file)}: row {row} holds {validate.short(word)}, expected a finite number"
                 )
-    raise InputError(f"{display_path(file)}: rows {done + 1} to {done + len(texts)} are no table of numbers")
+    raise InputError(
+        f"{display_path(file)}: rows {done + 1} to {done + len(texts)} are not a table of numbers"
+    )
 
 
 def _is_finite(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""A made-up social stream: labels decide features and tags, and users type tags as users do."""
+"""A synthetic social stream: labels decide features and tags, and users type tags as users do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SciPy's reader of MATLAB files in a process of its own, since a damaged file can end it; see `mat5`.
 
-``python mat_child.py BYTES FILE [VARIABLE]`` writes the variables as JSON, or one as an .npy: of a sparse one
+``python child.py BYTES FILE [VARIABLE]`` writes the variables as JSON, or one as an .npy: of a sparse one
 its column ends, rows and values, one after the other. BYTES is the memory it may take.
 """
 

@@ -1,4 +1,4 @@
-"""The .mat files that hashing papers hand round: features, tags and labels of each part as variables."""
+"""The .mat files that hashing papers publish: features, tags and labels of each part as variables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """MATLAB files of version 5 to 7.2, by SciPy: matrices, full and sparse, and texts.
 
-SciPy's reader trusts what a file says of itself: one changed byte can end the process. So a child reads.
+SciPy's reader trusts the file's own numbers: one changed byte can end the process. So a child reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Mat5:
             self._size, header = file.stat().st_size, stream.read(128)
             if header[124:] not in (b"\0\1IM", b"\1\0MI"):
                 raise InputError(
-                    f"{self.where} is no .mat file of version 5 to 7.3; save it from MATLAB with -v7, "
+                    f"{self.where} is not a .mat file of version 5 to 7.3; save it from MATLAB with -v7, "
                     "or as .npy"
                 )
             with self._child(self.where) as out:
@@ -71,7 +71,7 @@ class Mat5:
 
     @contextmanager
     def _child(self, where: str, *names: str) -> Iterator[IO[bytes]]:
-        """What `mat_child` says of the file, or of a variable."""
+        """What `child.py` says of the file, or of a variable."""
         script = str(Path(__file__).with_name("child.py"))
         limit = str(budget.max_memory() + budget.LIBRARIES)
         with tempfile.TemporaryFile() as out:

@@ -1,4 +1,4 @@
-"""What readers of MATLAB's formats share: how a file is told of, and what is refused."""
+"""The common part of readers of MATLAB's formats: file names and faults in messages."""
 
 from __future__ import annotations
 
