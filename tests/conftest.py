@@ -41,7 +41,11 @@ def length(n):
 
 # A loaded machine is slow, and random examples are wanted in CI, too.
 settings.register_profile(
-    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=False
+    "suite",
+    max_examples=length(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=False,
 )
 settings.load_profile("suite")
 
@@ -136,10 +140,19 @@ def any_blocks(request, monkeypatch):
     monkeypatch.setattr(rows_module, "BLOCK", request.param)
 
 
-@pytest.fixture
-def index(tmp_path):
-    with WOHIndex.create(tmp_path / "index.woh", **SMALL) as index:
+@pytest.fixture(scope="session")
+def learned_once(tmp_path_factory):
+    """The folder that `index` is a copy of."""
+    path = tmp_path_factory.mktemp("learned") / "index.woh"
+    with WOHIndex.create(path, **SMALL) as index:
         index.update(*tagged(0))
+    return path
+
+
+@pytest.fixture
+def index(learned_once, tmp_path):
+    shutil.copytree(learned_once, tmp_path / "index.woh")
+    with WOHIndex.open(tmp_path / "index.woh") as index:
         yield index
 
 

@@ -110,16 +110,24 @@ def test_where_all_that_is_near_was_removed_more_is_asked_for(kind, tmp_path):
         assert_array_equal(found[0], store.view.search(queries, 5)[0])
 
 
-@pytest.fixture
-def with_ann(tmp_path):
-    """An index of 300 items with all kinds beside it, 40 newer items, and some of both removed."""
-    with WOHIndex.create(tmp_path / "i.woh", **{**SMALL, "bits": 32, "keep_models": 9}) as index:
+@pytest.fixture(scope="module")
+def derived_once(tmp_path_factory):
+    path = tmp_path_factory.mktemp("derived") / "i.woh"
+    with WOHIndex.create(path, **{**SMALL, "bits": 32, "keep_models": 9}) as index:
         index.update(*tagged(0, n=300))
         index.build_ann("ivf", nlist=17, nprobe=17)
         index.build_ann("hnsw", ef_search=512)
         index.build_ann("multihash", nhash=8, nflip=4)
         index.add(tagged(1)[0])
         index.remove(np.arange(0, 340, 3))
+    return path
+
+
+@pytest.fixture
+def with_ann(derived_once, tmp_path):
+    """An index of 300 items with all kinds beside it, 40 newer items, and some of both removed."""
+    shutil.copytree(derived_once, tmp_path / "i.woh")
+    with WOHIndex.open(tmp_path / "i.woh") as index:
         yield index
 
 

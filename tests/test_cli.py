@@ -1,10 +1,12 @@
 """The command line: what it prints, how it fails."""
 
+import contextlib
 import io
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,15 +30,23 @@ def run(*arguments, code=0, **options):
     return result
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built")
+    with contextlib.chdir(folder):
+        for seed in range(3):
+            save_chunk(f"chunk-{seed}.npz", seed, keys=[f"{seed}/photo {i}" for i in range(40)])
+        np.savez("rest.npz", features=tagged(5, n=4)[0])
+        np.savez("queries.npz", features=tagged(8, n=3)[0], keys=["q/0", "q/1", "q/2"])
+        run("build", "chunk-0.npz", *BUILD)
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(built, tmp_path, monkeypatch):
     """A folder of one's own with chunks in it, and an index that has learned the first."""
+    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    for seed in range(3):
-        save_chunk(f"chunk-{seed}.npz", seed, keys=[f"{seed}/photo {i}" for i in range(40)])
-    np.savez("rest.npz", features=tagged(5, n=4)[0])
-    np.savez("queries.npz", features=tagged(8, n=3)[0], keys=["q/0", "q/1", "q/2"])
-    run("build", "chunk-0.npz", *BUILD)
     return tmp_path
 
 

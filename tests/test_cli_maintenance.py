@@ -1,7 +1,9 @@
 """woh-index remove, compact, verify and rollback, and --on-duplicate: what they print, how they fail."""
 
+import contextlib
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -11,15 +13,23 @@ from test_cli import BUILD, run
 from woh_faiss import WOHIndex
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built")
+    with contextlib.chdir(folder):
+        for seed in range(2):
+            save_chunk(f"chunk-{seed}.npz", seed, keys=[f"{seed}/photo {i}" for i in range(40)])
+        np.savez("queries.npz", features=tagged(8, n=3)[0])
+        run("build", "chunk-0.npz", *BUILD, "--keep-models", 3)
+        run("update", "chunk-1.npz")
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(built, tmp_path, monkeypatch):
     """A folder with an index of two chunks."""
+    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    for seed in range(2):
-        save_chunk(f"chunk-{seed}.npz", seed, keys=[f"{seed}/photo {i}" for i in range(40)])
-    np.savez("queries.npz", features=tagged(8, n=3)[0])
-    run("build", "chunk-0.npz", *BUILD, "--keep-models", 3)
-    run("update", "chunk-1.npz")
     return tmp_path
 
 

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from conftest import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ def test_every_field_has_values():
 
 
 @given(FIELDS, FIELDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=length(150), deadline=None)
 def test_keywords_win_over_the_config_and_that_over_the_preset(own, hyper):
     """Merged is what one call with all of them makes, whoever does it."""
     if isinstance(config := made(**own), str):
@@ -115,7 +116,7 @@ def test_keywords_win_over_the_config_and_that_over_the_preset(own, hyper):
 
 
 @given(FIELDS, st.sampled_from(list(PRESETS)))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=length(80), deadline=None)
 def test_what_a_copy_of_all_values_has_from_the_preset_follows_another_preset(own, preset):
     """A config that was read from an index has every value; only what differs from its preset was chosen."""
     if isinstance(config := made(**own), str):

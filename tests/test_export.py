@@ -10,7 +10,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from conftest import SMALL, tagged
+from conftest import SMALL, length, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -115,7 +115,7 @@ def test_an_ivf_that_looks_everywhere_and_a_wide_multihash_miss_nothing(larger):
     assert_array_equal(np.sort(wide), D)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=length(30), deadline=None)
 @given(st.data())
 def test_multihash_finds_every_code_within_its_radius(data):
     nhash = data.draw(st.integers(1, 4), "nhash")

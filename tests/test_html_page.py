@@ -8,7 +8,7 @@ import unicodedata
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import SMALL, tagged
+from conftest import SMALL, length, tagged
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from page_reader import Page, answer, saved, written
@@ -66,7 +66,7 @@ def test_nasty_texts_are_shown_as_text(tmp_path, nasty):
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=60,
+    max_examples=length(60),
     deadline=None,
 )
 @given(key=ANY_TEXT, tag=ANY_TEXT, name=ANY_TEXT)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import SMALL, WORDS, tagged
+from conftest import SMALL, WORDS, length, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +80,7 @@ def parquet(tmp_path):
 # ---- the same chunks, the same index -------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=length(40), deadline=None)
 @given(st.data())
 def test_parquet_and_arrow_give_the_chunks_of_npz(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("same")

@@ -30,12 +30,15 @@ OPERATIONS = {
 }
 
 
-def prepared(path):
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prepared") / "i"
     with WOHIndex.create(path, **SMALL) as index:
         for seed in range(3):
             index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
         index.add(XQ[:2], ids=[5000, 6000])
         index.remove([1, 41, 81, 5000])
+    return path
 
 
 def state(index):
@@ -60,11 +63,11 @@ def next_write(path):
 
 
 @pytest.fixture(params=OPERATIONS)
-def operation(request, tmp_path):
+def operation(request, tmp_path, prepared):
     """(what is done, to which index, states before and after, files and state after another write to both)"""
     act = OPERATIONS[request.param]
     act.__doc__ = request.param
-    prepared(tmp_path / "start")
+    shutil.copytree(prepared, tmp_path / "start")
     old = seen(tmp_path / "start")
     shutil.copytree(tmp_path / "start", tmp_path / "whole")
     with WOHIndex.open(tmp_path / "whole") as index:

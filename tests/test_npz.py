@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from conftest import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib import format as npy
@@ -295,7 +296,7 @@ def chunk_or_input_error(path):
 ARCHIVES = [npz_bytes(a, m) for a in (ARRAYS, CSR_ARRAYS) for m in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=length(300), deadline=None)
 @given(st.sampled_from(ARCHIVES), damage, cut)
 def test_a_damaged_archive_is_a_chunk_or_an_input_error(tmp_path_factory, data, flips, keep):
     path = tmp_path_factory.getbasetemp() / "fuzz.npz"
@@ -303,7 +304,7 @@ def test_a_damaged_archive_is_a_chunk_or_an_input_error(tmp_path_factory, data, 
     chunk_or_input_error(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=length(300), deadline=None)
 @given(st.sampled_from([(a, k) for a in (ARRAYS, CSR_ARRAYS) for k in a]), damage, cut, st.booleans())
 def test_a_damaged_array_is_a_chunk_or_an_input_error(tmp_path_factory, which, flips, keep, whole_file):
     """Behind a CRC that fits, or in a file of its own: nothing but our checks stands in the way."""

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import SMALL, tagged
+from conftest import SMALL, length, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -69,7 +69,7 @@ def one(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CALLS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=length(60))
 @given(numbers)
 def test_any_value_is_answered_or_refused_in_one_line(one, name, value):
     if name == "round" and isinstance(value, np.ndarray):
@@ -85,7 +85,7 @@ def test_any_value_is_answered_or_refused_in_one_line(one, name, value):
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(WOHConfig) if field.init])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=length(60))
 @given(numbers)
 def test_any_value_of_a_hyper_parameter_makes_a_config_or_is_refused(name, value):
     told = ""

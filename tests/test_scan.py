@@ -7,6 +7,7 @@ import sys
 import faiss
 import numpy as np
 import pytest
+from conftest import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -49,7 +50,7 @@ def searches(draw):
     return codes, xq, rng.random(n) < share
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=length(200))
 @given(searches(), st.integers(1, 320))
 def test_nearest_is_a_naive_scan_of_the_allowed_rows(case, k):
     codes, xq, allowed = case
@@ -63,7 +64,7 @@ def test_nearest_is_a_naive_scan_of_the_allowed_rows(case, k):
         assert_array_equal(d, np.append(distance[:k], [NO_DISTANCE] * (k - found)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=length(200))
 @given(searches(), st.integers(0, 200))
 def test_within_is_a_naive_scan_of_the_allowed_rows(case, radius):
     codes, xq, allowed = case

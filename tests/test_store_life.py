@@ -8,6 +8,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from conftest import length
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -109,7 +110,7 @@ def whole(store, naive, queries):
 
 
 @settings(
-    max_examples=40,
+    max_examples=length(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import length
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from page_reader import answer, saved, written
@@ -185,7 +186,7 @@ def test_what_is_no_readable_picture_gets_a_box(tmp_path):
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=50,
+    max_examples=length(50),
     deadline=None,
 )
 @given(suffix=st.sampled_from(["png", "jpg", "gif", "webp", "tiff", "bmp"]), data=st.data())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -69,7 +70,7 @@ def test_normalise_golden(typed, expected):
     assert normalise(typed) == expected
 
 
-@settings(max_examples=500)
+@settings(max_examples=length(500))
 @given(st.text())
 def test_normalise_twice_changes_nothing(tag):
     once = normalise(tag)

@@ -315,7 +315,7 @@ def test_a_damaged_save_is_refused(tmp_path, changes, expected):
 
 def test_a_save_that_unpacks_to_far_more_is_refused(tmp_path):
     with (tmp_path / "saved").open("wb") as file:
-        np.savez_compressed(file, **saved_arrays(vectors=np.zeros((7, 40_000_000), np.float32)[:, ::1]))
+        np.savez_compressed(file, **saved_arrays(vectors=np.zeros((7, 8_000_000), np.float32)[:, ::1]))
     assert "key 'vectors' unpacks " in fault(tmp_path / "saved")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -157,11 +158,21 @@ def check(server, table, index, xq=XQ, k=25):
             assert found.dtype == wanted.dtype
 
 
+@functools.cache
+def _grown_once(**config):
+    """The files of `grown`."""
+    with tempfile.TemporaryDirectory(prefix="woh-") as folder:
+        with WOHIndex.create(Path(folder) / "i", **SMALL, keep_models=50, **config) as index:
+            for seed in range(3):
+                index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
+            index.remove([3, 44])
+            index.update(*tagged(5), ids=np.arange(60, 100), on_duplicate="replace")
+        return {file.name: file.read_bytes() for file in (Path(folder) / "i").iterdir()}
+
+
 def grown(path, **config):
-    """An index with a past: updates, replaced and removed items."""
-    index = WOHIndex.create(path, **SMALL, keep_models=50, **config)
-    for seed in range(3):
-        index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
-    index.remove([3, 44])
-    index.update(*tagged(5), ids=np.arange(60, 100), on_duplicate="replace")
-    return index
+    """An index with a past: updates, replaced and removed items. It is the same one in all of a process."""
+    path.mkdir()
+    for name, content in _grown_once(**config).items():
+        (path / name).write_bytes(content)
+    return WOHIndex.open(path)
