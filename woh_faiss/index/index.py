@@ -720,7 +720,7 @@ class WOHIndex:
             ``rounds``: for each, its number, kind and items, `codes.health` of the codes it added, and how
             much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that
             is kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that
-            differ with the newest hash function, and ``bits``, the same bit by bit. Stored codes do not change.
+            differ with the newest hash function, and ``bits``, the same a bit. Stored codes do not change.
             ``tag_outliers``: the items whose code differs in the most bits from that of their features alone,
             worst first, with id, key, tags, round and ``differ``: wrong tags show up here. The 20 worst of
             each round are kept.
