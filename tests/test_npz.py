@@ -179,6 +179,7 @@ def test_a_path_with_a_line_end_is_escaped(tmp_path):
         (b"\x93NUMPY\x01\x00\xd0\x07" + b"(" * 2000, "does not start with an .npy header"),
         (npy_bytes(ARRAYS["features"])[:40], "does not start with an .npy header"),
     ],
+    ids=lambda part: part if isinstance(part, str) else "bytes",  # zips have the time in them
 )
 def test_files_that_are_not_a_chunk(file, data, expected):
     assert expected in refused(file(data))
