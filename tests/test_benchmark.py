@@ -17,7 +17,7 @@ from woh_faiss.evaluation import benchmark
 from woh_faiss.evaluation.baselines import METHODS
 from woh_faiss.evaluation.benchmark import NAMES, Cell, Records, Setting, cells, measure, paper
 from woh_faiss.evaluation.benchmark.cells import data_digest
-from woh_faiss.evaluation.benchmark.convergence import by_iteration, objective
+from woh_faiss.evaluation.benchmark.measuring import by_iteration, objective
 from woh_faiss.evaluation.benchmark.report import table
 from woh_faiss.evaluation.datasets import prepared, synthetic
 from woh_faiss.evaluation.datasets.named import SETS

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError
-from woh_faiss.index.rerank import scores
+from woh_faiss.index.neighbours import scores
 
 
 @given(st.integers(0, 4), st.integers(0, 9), st.integers(1, 5), st.integers(0, 2**32 - 1))

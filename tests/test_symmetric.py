@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from woh_faiss.errors import InputError
-from woh_faiss.learner.symmetric import lower, stored_symmetric
+from woh_faiss.learner.statistics import lower, stored_symmetric
 
 
 @given(st.integers(0, 40), st.integers(0, 2**32 - 1))

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss import WOH, WOHIndex, WordVectors, codes
 from woh_faiss.errors import InputError, NotFittedError
-from woh_faiss.index.rerank import scores
+from woh_faiss.index.neighbours import scores
 from woh_faiss.index.tag_queries import TagQueries
 
 

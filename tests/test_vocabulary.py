@@ -290,7 +290,7 @@ def test_where_no_tags_meet_vectors_are_random_and_seeded():
 
 
 def test_long_lists_are_learned_in_bounded_time(monkeypatch):
-    monkeypatch.setattr("woh_faiss.tags.tag_vectors.PAIRS", 2_000)
+    monkeypatch.setattr("woh_faiss.tags.vocabulary.PAIRS", 2_000)
     asked = {}
 
     def spy(**options):

@@ -20,7 +20,6 @@ from woh_faiss import WOHIndex, codes
 from woh_faiss.integrations.milvus import Milvus
 from woh_faiss.integrations.postgres import Postgres
 from woh_faiss.integrations.remote import Remote
-from woh_faiss.store.provenance import history
 
 XQ = tagged(99, n=12)[0]
 
@@ -141,7 +140,7 @@ class MilvusServer:
 def expected(index):
     """(id, packed code, key, round) of every item, in the order of rows."""
     store = index.store
-    _, removed = history(store)
+    _, removed = store.history()
     ids = np.delete(np.asarray(store.view.ids), [row for row, _ in removed]).tolist()
     items = index.items(ids)
     packed = codes.unpad(store.view.codes(ids), index.config.bits)

@@ -26,8 +26,7 @@ from woh_faiss.store import NO_DISTANCE, NO_ID, AnnIndex, Item, Round, Store, Vi
 from . import index_state
 from .code_files import read_codes, valid_codes
 from .model_reader import ModelReader
-from .neighbours import Ids, Neighbour, without_own
-from .rerank import reranked
+from .neighbours import Ids, Neighbour, reranked, without_own
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
@@ -371,7 +370,7 @@ class WOHIndex:
         """
         from woh_faiss.inputs import Inputs, open_inputs
 
-        from .resume import extended
+        from .writer import extended
 
         opened = inputs if isinstance(inputs, Inputs) else open_inputs(inputs, learn=learn)
         return extended(
@@ -412,7 +411,7 @@ class WOHIndex:
             Neighbours a query; may be more than there are items.
         rerank : int, optional
             Order this many nearest items (at least k) again, by scores of the query before it is rounded to
-            bits: see `rerank.scores`.
+            bits: see `neighbours.scores`.
         allow, deny : array_like of ids or faiss.IDSelector, optional
             Only items in `allow`, and none in `deny`, are answers; ids that no item has are ignored. Each
             call reads the ids of the index once; a selector is evaluated for each, about a second a million.

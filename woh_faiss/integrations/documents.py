@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import validate
-from woh_faiss.errors import InputError, LockedError
+from woh_faiss.errors import InputError, LockedError, StoreError
 from woh_faiss.index.index import WOHIndex
 from woh_faiss.index.item_ids import OnDuplicate, check_policy
-from woh_faiss.index.rerank import scores
+from woh_faiss.index.neighbours import scores
 from woh_faiss.inputs.chunk import Chunk
+from woh_faiss.learner.config import merged
 from woh_faiss.store import NO_ID
 from woh_faiss.tags.tag_lists import TagLists
 
 from .document import Entry, check_json, tag_lists_of, valid_metadata
 from .document_db import DocumentDB, DocumentTransaction, Waiting
-from .document_folder import DOCUMENTS, opened
 
 __all__ = ["LEARN_FROM", "Documents", "Entry", "tag_lists_of"]
 
@@ -296,3 +296,35 @@ def _ids(ids: Sequence[str]) -> list[str]:
 def _cosines(x: NDArray[np.float64], X: NDArray[np.float64]) -> NDArray[np.float64]:
     lengths = np.linalg.norm(X, axis=1) * np.linalg.norm(x)
     return (X @ x if X.size else np.zeros(len(X))) / np.where(lengths > 0, lengths, 1)
+
+
+#: Its files.
+INDEX, DOCUMENTS = "codes.woh", "documents.sqlite"
+
+
+def opened(folder: Path, hyper: dict[str, Any]) -> WOHIndex:
+    """The index of a folder, made if there is none; it must have the hyper-parameters that are given."""
+    merged(None, hyper)
+    if not os.path.lexists(folder / INDEX):
+        if os.path.lexists(folder / DOCUMENTS):
+            raise StoreError(f"{folder} has {DOCUMENTS} but no {INDEX}; restore both from a backup")
+        try:
+            if folder.exists() and any(folder.iterdir()):
+                raise StoreError(f"{folder} holds something else; give a new folder, or an empty one")
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
+        return WOHIndex.create(folder / INDEX, **hyper)
+    try:
+        index = WOHIndex.open(folder / INDEX)
+    except StoreError:
+        if os.path.lexists(folder / DOCUMENTS):
+            raise
+        return WOHIndex.create(folder / INDEX, **hyper)  # what died in the making is replaced
+    has = index.config.to_dict()
+    if other := [
+        f"{name} is {value!r}, not {has[name]!r}" for name, value in hyper.items() if has[name] != value
+    ]:
+        index.close()
+        raise InputError(f"{other[0]} as {folder} was made with; leave it out, or choose another folder")
+    return index

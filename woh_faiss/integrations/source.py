@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import StoreError
 from woh_faiss.store import Round
-from woh_faiss.store.provenance import history
 
 from .engine import CodeRows, Ids, PushState, RoundStamp
 
@@ -35,7 +34,7 @@ class CodeSource:
 
     def __init__(self, index: WOHIndex) -> None:
         self._store, self._view, self._bits = index.store, index.store.view, index.config.bits
-        rounds, removed = history(self._store)
+        rounds, removed = self._store.history()
         self.ids = self._view.ids
         self.removed, self.removed_at = np.array(removed, np.int64).reshape(-1, 2).T
         self.ends = np.array([done.end_row for done in rounds], np.int64)

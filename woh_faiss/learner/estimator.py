@@ -12,8 +12,7 @@ from woh_faiss import codes, validate
 from woh_faiss.errors import ConfigError, InputError, NotFittedError
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.tags.tag_lists import TagLists, class_tags
-from woh_faiss.tags.tag_vectors import mean_vectors
-from woh_faiss.tags.vocabulary import NormalisedTags, Vocabulary, normalised
+from woh_faiss.tags.vocabulary import NormalisedTags, Vocabulary, mean_vectors, normalised
 
 from .blocks import Features, split_blocks
 from .config import PARAMETERS, WOHConfig, merged

@@ -1,12 +1,14 @@
 """Sufficient statistics of the stream: everything that a round may know about the past.
 
-Letters and equation numbers are those of Zhan et al. 2021; docs/notation.md has the whole table.
+Letters and equation numbers are those of Zhan et al. 2021; docs/notation.md has the whole table. Model files
+have the lower triangles of symmetric ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,6 @@ from woh_faiss.errors import InputError
 from woh_faiss.validate import stored
 
 from .blocks import Sums
-from .symmetric import lower, stored_symmetric
 
 Matrix = NDArray[np.float64]
 
@@ -135,3 +136,23 @@ def of_weights(B: Matrix, k: Matrix, Y: csr_array) -> Sums:
 def widen(M: Matrix, c: int) -> Matrix:
     """M with zero columns appended up to c."""
     return np.pad(M, ((0, 0), (0, c - M.shape[1])))
+
+
+def lower(M: Matrix) -> Matrix:
+    """The lower triangle of M (p, p), row by row: (p (p + 1) / 2,)."""
+    values: Matrix = M[np.tri(len(M), dtype=bool)]
+    return values
+
+
+def stored_symmetric(arrays: Mapping[str, NDArray[Any]], name: str) -> Matrix:
+    """The symmetric matrix (p, p) that a model file has as its `lower` triangle.
+
+    KeyError if it is absent, InputError where it is none.
+    """
+    values = np.asarray(arrays[name])
+    p = (isqrt(8 * values.size + 1) - 1) // 2
+    if p * (p + 1) // 2 != values.size:
+        raise InputError(f"{name} has {values.size} numbers, which do not fill a triangle")
+    M, triangle = np.empty((p, p)), np.tri(p, dtype=bool)
+    M[triangle] = M.T[triangle] = stored(arrays, name, 1)
+    return M

@@ -21,7 +21,7 @@ from woh_faiss.validate import stored
 
 from .blocks import Sums
 from .solver import factor, squared_lengths
-from .symmetric import lower, stored_symmetric
+from .statistics import lower, stored_symmetric
 
 Matrix = NDArray[np.float64]
 

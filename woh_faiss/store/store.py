@@ -193,6 +193,26 @@ class Store:
             raise StoreError(f"{self.path} has no round {number}; its newest is {self.snapshot.round}")
         return found[0]
 
+    def history(self) -> tuple[list[Round], list[tuple[int, int]]]:
+        """Every round up to the snapshot's, and (row, round that removed it) of the rows removed by then.
+
+        Raises
+        ------
+        StoreError
+            The snapshot's rows have other numbers since, by `compact` or `rollback`.
+        """
+        seen = self.snapshot
+
+        def look(connection: sqlite3.Connection) -> tuple[list[Round], list[tuple[int, int]]] | None:
+            if catalog.rewritten(connection, self.path, seen):
+                return None
+            return catalog.rounds(connection, 1, seen.round), catalog.removals(connection, seen)
+
+        found = self.ask(look)
+        if found is None:
+            raise StoreError(f"{self.path} was compacted or rolled back meanwhile; try again")
+        return found
+
     def tag_outliers(self, most: int) -> list[tuple[int, int, int]]:
         """(id, round, bits) of up to `most` items whose code and features agree least, worst first."""
         last = self.snapshot.round
