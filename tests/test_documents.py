@@ -354,7 +354,7 @@ def die_in(work, step):
             setattr(owner, name, stepped)
 
         for name in ("put", "drop", "coded", "forget"):
-            stepping(module.ShelfWriting, name)
+            stepping(module.DocumentTransaction, name)
         for name in ("update", "add", "remove"):
             stepping(WOHIndex, name)
 
@@ -412,7 +412,7 @@ def test_a_death_at_any_step_loses_nothing(tmp_path, job):
         with Documents(folder, learn_from=12) as store:
             assert state(store) == found
             assert store.index.ntotal == (len(found) if store.index.is_trained else 0)
-            assert store._shelf.waiting().gone.size == 0
+            assert store._db.waiting().gone.size == 0
             if found == after:  # nothing was learned twice
                 assert [done.trained for done in store.index.rounds() if done.n] == rounds
         if not died:
@@ -479,7 +479,7 @@ def test_a_death_while_a_folder_is_made_leaves_nothing_to_repair(tmp_path):
 
 def test_writers_wait_for_each_other_and_say_so(learned):
     with Documents(learned.path, timeout=0) as other:
-        with learned._shelf.writing():
+        with learned._db.writing():
             with pytest.raises(LockedError, match=r"being written by another process; waited 0 s"):
                 other.write(entries(1, 8))
             assert len(other.search(embed("wave"), 5)) == 5  # readers don't wait

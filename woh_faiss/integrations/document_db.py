@@ -200,8 +200,8 @@ class DocumentDB:
 class DocumentTransaction:
     """What a writer may do under the lock that `Shelf.writing` holds."""
 
-    def __init__(self, shelf: DocumentDB, connection: sqlite3.Connection) -> None:
-        self._shelf, self._connection = shelf, connection
+    def __init__(self, db: DocumentDB, connection: sqlite3.Connection) -> None:
+        self._db, self._connection = db, connection
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of `ids` that a document has."""
@@ -266,7 +266,7 @@ class DocumentTransaction:
     def next_waiting(self, most: int) -> list[Entry]:
         """Up to `most` documents that wait for a code, those with tags first."""
         select = _SELECT.replace("LEFT JOIN", "JOIN") + " ORDER BY untagged, waiting.number LIMIT ?"
-        return [self._shelf._entry(row) for row in self._connection.execute(select, (most,)).fetchall()]
+        return [self._db._entry(row) for row in self._connection.execute(select, (most,)).fetchall()]
 
     def coded(self, numbers: Sequence[int]) -> None:
         """These have a code now: their embeddings go."""

@@ -78,7 +78,7 @@ class Documents:
         self._failed = 0  # documents with tags of which nothing could be learned
         self._lock = threading.RLock()
         self._index = opened(self.path, hyper)
-        self._shelf = DocumentDB(self.path / DOCUMENTS, self._timeout)
+        self._db = DocumentDB(self.path / DOCUMENTS, self._timeout)
         with suppress(LockedError):  # whoever holds it will do this
             self._settle(timeout=0)
 
@@ -98,7 +98,7 @@ class Documents:
         self.close()
 
     def __len__(self) -> int:
-        return self._shelf.count()
+        return self._db.count()
 
     # ---- writing ------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Documents:
         check_policy(on_duplicate)
         given = valid_metadata(entries)
         with self._lock:
-            with self._shelf.writing() as writing:
+            with self._db.writing() as writing:
                 known = writing.known([entry.id for entry in given])
                 new: dict[str, Entry] = {}
                 for entry in given:
@@ -146,7 +146,7 @@ class Documents:
         """Remove documents by id, or all (None), and their codes; ids that are not there are ignored."""
         wanted = None if ids is None else _ids(ids)
         with self._lock:
-            with self._shelf.writing() as writing:
+            with self._db.writing() as writing:
                 removed = writing.drop(wanted)
             self._settle()
         return removed
@@ -155,7 +155,7 @@ class Documents:
         """New metadata for documents, by id; text, tags and code stay as they are."""
         for id_, values in metadata.items():
             check_json(values, f"metadata of {validate.short(id_)}")
-        with self._lock, self._shelf.writing() as writing:
+        with self._lock, self._db.writing() as writing:
             for id_, values in metadata.items():
                 writing.describe(id_, values)
 
@@ -174,7 +174,7 @@ class Documents:
         """Remove the codes of what is gone and make those that are missing; each step may be repeated."""
         total = 0
         while True:
-            with self._shelf.writing(timeout) as writing:
+            with self._db.writing(timeout) as writing:
                 self._index.refresh()
                 if gone := writing.gone():
                     self._index.remove(gone, ignore_missing=True, timeout=self._timeout)
@@ -219,12 +219,12 @@ class Documents:
     def get(self, ids: Sequence[str]) -> list[Entry]:
         """The documents with these ids, in their order; those that are not there are left out."""
         wanted = _ids(ids)
-        found = self._shelf.entries("id", wanted)
+        found = self._db.entries("id", wanted)
         return [found[id_] for id_ in wanted if id_ in found]
 
     def matching(self, keep: Callable[[Entry], bool] | None = None) -> Iterator[Entry]:
         """All documents, or those of which `keep` is true, the first written first."""
-        return (entry for entry in self._shelf.every() if keep is None or keep(entry))
+        return (entry for entry in self._db.every() if keep is None or keep(entry))
 
     def search(
         self, query: Any, k: int, keep: Callable[[Entry], bool] | None = None
@@ -249,7 +249,7 @@ class Documents:
             The query has another width than the store's embeddings, or k is not a whole number of at least 1.
         """
         k = validate.positive_int(k)
-        waiting = self._shelf.waiting()
+        waiting = self._db.waiting()
         xq = np.asarray(validate.features(validate.array([query], "query"), waiting.d, "query"), np.float64)
         allow = None
         if keep is not None:
@@ -263,7 +263,7 @@ class Documents:
                 there = np.isin(numbers, allow)
                 found, numbers = found[there], numbers[there]
         best = np.lexsort((numbers, -found))[:k]
-        entries = self._shelf.entries("number", numbers[best].tolist())
+        entries = self._db.entries("number", numbers[best].tolist())
         pairs = zip(numbers[best].tolist(), found[best].tolist(), strict=True)
         return [(entries[number], score) for number, score in pairs if number in entries]
 
