@@ -119,7 +119,7 @@ def parquet_lists(folder):
 
 
 def parquet_page(folder):
-    """One value of 750 MB in a page of 75 kB."""
+    """One value of 750 MB in a page of 75 kB: more than the system lets a command have."""
     table = pa.table({"embedding": list(X), "tags": texts(750 * MB)})
     pq.write_table(
         table, folder / "a.parquet", compression="zstd", use_dictionary=False, write_statistics=False
