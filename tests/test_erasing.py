@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -163,6 +164,24 @@ def test_compacting_does_not_make_damage_its_own(index):
         for act in (damaged.compact, lambda: damaged.rollback(1)):
             with pytest.raises(StoreError, match=r"catalog.db .*table items is not as it was written"):
                 act()
+
+
+@pytest.mark.parametrize("name", ["anchors.npy", "model-1.npz"])
+def test_compacting_rewrites_nothing_beside_files_of_another_index(index, tmp_path, name):
+    """Such an index is refused: its codes and ids may be all that is left of it."""
+    index.remove([3])
+    index.close()
+    before = {p.name: p.read_bytes() for p in index.path.iterdir() if "-" not in p.name[:12]}
+    with WOHIndex.create(tmp_path / "other", **SMALL | {"seed": 5}) as other:
+        other.update(*tagged(5))
+    own = (index.path / name).read_bytes()
+    shutil.copy(tmp_path / "other" / name, index.path / name)
+    with WOHIndex.open(index.path) as mixed, pytest.raises(StoreError, match=name):
+        mixed.compact()
+    (index.path / name).write_bytes(own)
+    assert {p.name: p.read_bytes() for p in index.path.iterdir() if "-" not in p.name[:12]} == before
+    with WOHIndex.open(index.path) as whole:
+        assert whole.compact() == (1, True)
 
 
 def test_a_state_that_is_not_as_it_was_written_moves_no_file(index):

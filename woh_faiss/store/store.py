@@ -267,6 +267,8 @@ class Store:
         with self.writing(timeout) as writing:
             from . import compaction
 
+            if self.snapshot.model is not None:
+                self.view.check_model()  # files of another index may lie here: then nothing is rewritten
             gone = compaction.compact(writing)
             writing.end()
             clean = compaction.scrub(writing, validate.seconds(timeout))
