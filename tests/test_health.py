@@ -84,7 +84,7 @@ def test_an_index_without_rounds_has_no_faults(tmp_path):
         assert index.health() == {"rounds": [], "drift": [], "tag_outliers": []}
 
 
-def test_a_misfit_goes_with_its_item(path):
+def test_a_tag_outlier_goes_with_its_item(path):
     def ids(index):
         return [item["id"] for item in index.health(1000)["tag_outliers"]]
 

@@ -193,7 +193,7 @@ def test_hyper_parameters_by_name_replace_those_of_a_config():
 
 
 @pytest.mark.parametrize("maker", TRAINERS.values(), ids=TRAINERS)
-def test_misfits_are_the_bits_that_features_alone_would_set_otherwise(maker):
+def test_tag_outliers_are_the_bits_that_features_alone_would_set_otherwise(maker):
     woh = maker(min_count=2)
     for seed in range(3):
         X, tags = stream(seed)
@@ -203,7 +203,7 @@ def test_misfits_are_the_bits_that_features_alone_would_set_otherwise(maker):
         assert_array_equal(woh.tag_outlier_, np.where(woh.trained_, differ, 0))
 
 
-def test_items_with_the_tags_of_others_misfit_most():
+def test_items_with_the_tags_of_others_are_outliers_most():
     X, tags = stream(n=400)
     swapped = np.arange(0, 400, 40)
     for i in swapped:

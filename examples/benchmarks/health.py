@@ -42,7 +42,7 @@ def main() -> None:
         return mannwhitneyu(scores[wrong], scores[~wrong]).statistic / (wrong.sum() * (~wrong).sum())
 
     for bits in args.bits:
-        turned, kept, anew, by_misfit, by_residual = [], [], [], [], []
+        turned, kept, anew, by_outlier, by_residual = [], [], [], [], []
         for seed in args.seeds:
             held_out, rest = split(chunk, args.queries, seed)
             parts, before, stored, turns = np.array_split(rest, args.chunks), None, [], []
@@ -71,13 +71,13 @@ def main() -> None:
             Y, _, _ = woh.vocabulary_.matrices(last.tags)
             y = meaning.side.y(Y, woh.vocabulary_.df, meaning.n).toarray()
             Bp = np.column_stack([codes.unpack(packed), np.ones(len(packed))])
-            by_misfit.append(area(woh.tag_outlier_, wrong[parts[-1]]))
+            by_outlier.append(area(woh.tag_outlier_, wrong[parts[-1]]))
             by_residual.append(area(np.linalg.norm(y - Bp @ meaning.W, axis=1), wrong[parts[-1]]))
         print(f"{bits} bits, {len(args.seeds)} splits of {len(chunk):,} items, {args.chunks} chunks")
         print("  bits turned by rounds 2, 3, ...:", *(f"{share:.1%}" for share in np.mean(turned, axis=0)))
         print(f"  MAP with codes as learned {np.mean(kept):.3f}, made anew {np.mean(anew):.3f}")
         print(
-            f"  wrong tags found by tag_outlier {np.mean(by_misfit):.2f}, residual {np.mean(by_residual):.2f}"
+            f"  wrong tags found by tag_outlier {np.mean(by_outlier):.2f}, residual {np.mean(by_residual):.2f}"
         )
 
 

@@ -370,12 +370,8 @@ class WOHIndex:
         """
         from woh_faiss.inputs import Inputs, open_inputs
 
-        from .writer import extended
-
         opened = inputs if isinstance(inputs, Inputs) else open_inputs(inputs, learn=learn)
-        return extended(
-            self._store,
-            self._writer,
+        return self._writer.extend(
             opened,
             learn=learn,
             word_vectors=word_vectors,

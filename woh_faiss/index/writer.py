@@ -1,6 +1,6 @@
 """The writing half of an index: take the lock, check, learn or encode, commit. One round or nothing.
 
-`extended` takes inputs chunk by chunk, and skips those that are in the index already.
+`extend` takes inputs chunk by chunk, and skips those that are in the index already.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from .item_ids import OnDuplicate, Preflight, ResolvedItems, check_policy, resol
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
-    from woh_faiss.tags.word_vectors import WordVectors
 
 #: Items a round that are remembered as those whose tags fit their features least.
 TAG_OUTLIERS = 20
@@ -140,6 +139,57 @@ class IndexWriter:
 
         return self._appended(chunk, same, timeout, on_duplicate)
 
+    def extend(
+        self,
+        inputs: Inputs,
+        *,
+        learn: bool,
+        word_vectors: WordVectors | None,
+        on_duplicate: OnDuplicate,
+        skip_known: bool,
+        note: Callable[[str], object] | None,
+    ) -> Iterator[Round]:
+        """See `WOHIndex.extend`."""
+        check_policy(on_duplicate)
+        self._store.refresh()
+        self._check_widths(inputs)
+        total = len(inputs)
+        if inputs.whole and total > 1:
+            known = KnownChunks(self._store, on_duplicate, skip_known)
+            new = (
+                (p.where, p.chunk) for p in inputs.pieces() if known.take(p.chunk.digest(), p.chunk) is None
+            )
+            self.check(new, learn, on_duplicate)
+        known = KnownChunks(self._store, on_duplicate, skip_known)
+        for piece in inputs.pieces():
+            chunk_hash = piece.chunk.digest()
+            there = known.take(chunk_hash, piece.chunk)
+            if there is not None:
+                if note is not None:
+                    how = "learned" if there.kind == "trained" else "added"
+                    note(
+                        f"chunk {piece.number} of {total}: already {how} (round {there.round}), skipped: "
+                        f"{piece.where}"
+                    )
+                continue
+            try:
+                if learn:
+                    yield self.update(piece.chunk, word_vectors, 10.0, on_duplicate, chunk_hash)
+                else:
+                    yield self.add(piece.chunk, 10.0, on_duplicate, chunk_hash)
+            except InputError as error:
+                if total == 1:
+                    raise
+                raise InputError(f"{piece.where}: {error}") from error
+
+    def _check_widths(self, inputs: Inputs) -> None:
+        d = self.width()
+        for source in inputs.sources:
+            if d is not None and source.d is not None and source.d != d:
+                raise InputError(
+                    f"{source.where}: features have {source.d} columns, the model was fitted with {d}"
+                )
+
     def _appended(
         self,
         chunk: Chunk,
@@ -235,50 +285,7 @@ def _skipped(named: ResolvedItems) -> dict[str, int]:
     return {"skipped": named.skipped} if named.skipped else {}
 
 
-def extended(
-    store: Store,
-    grower: IndexWriter,
-    inputs: Inputs,
-    *,
-    learn: bool,
-    word_vectors: WordVectors | None,
-    on_duplicate: OnDuplicate,
-    skip_known: bool,
-    note: Callable[[str], object] | None,
-) -> Iterator[Round]:
-    """See `WOHIndex.extend`."""
-    check_policy(on_duplicate)
-    store.refresh()
-    _check_widths(grower.width(), inputs)
-    total = len(inputs)
-    if inputs.whole and total > 1:
-        known = Known(store, on_duplicate, skip_known)
-        new = ((p.where, p.chunk) for p in inputs.pieces() if known.take(p.chunk.digest(), p.chunk) is None)
-        grower.check(new, learn, on_duplicate)
-    known = Known(store, on_duplicate, skip_known)
-    for piece in inputs.pieces():
-        chunk_hash = piece.chunk.digest()
-        there = known.take(chunk_hash, piece.chunk)
-        if there is not None:
-            if note is not None:
-                how = "learned" if there.kind == "trained" else "added"
-                note(
-                    f"chunk {piece.number} of {total}: already {how} (round {there.round}), skipped: "
-                    f"{piece.where}"
-                )
-            continue
-        try:
-            if learn:
-                yield grower.update(piece.chunk, word_vectors, 10.0, on_duplicate, chunk_hash)
-            else:
-                yield grower.add(piece.chunk, 10.0, on_duplicate, chunk_hash)
-        except InputError as error:
-            if total == 1:
-                raise
-            raise InputError(f"{piece.where}: {error}") from error
-
-
-class Known:
+class KnownChunks:
     """The chunks that an index has, each as often as it has it; none without `skip`.
 
     With another policy than "error" no chunk is known whose items have names: they are looked at one by one.
@@ -297,11 +304,3 @@ class Known:
             return None
         rounds = self._rounds.get(chunk_hash)
         return rounds.pop(0) if rounds else None
-
-
-def _check_widths(d: int | None, inputs: Inputs) -> None:
-    for source in inputs.sources:
-        if d is not None and source.d is not None and source.d != d:
-            raise InputError(
-                f"{source.where}: features have {source.d} columns, the model was fitted with {d}"
-            )
