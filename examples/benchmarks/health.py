@@ -75,9 +75,9 @@ def main() -> None:
             by_residual.append(area(np.linalg.norm(y - Bp @ meaning.W, axis=1), wrong[parts[-1]]))
         print(f"{bits} bits, {len(args.seeds)} splits of {len(chunk):,} items, {args.chunks} chunks")
         print("  bits turned by rounds 2, 3, ...:", *(f"{share:.1%}" for share in np.mean(turned, axis=0)))
-        print(f"  MAP with codes as learned {np.mean(kept):.3f}, made anew {np.mean(anew):.3f}")
+        print(f"  MAP with codes as learned {np.mean(kept):.3f}, made again {np.mean(anew):.3f}")
         print(
-            f"  wrong tags found by tag_outlier {np.mean(by_outlier):.2f}, residual {np.mean(by_residual):.2f}"
+            f"  wrong tags found by outliers {np.mean(by_outlier):.2f}, residual {np.mean(by_residual):.2f}"
         )
 
 
