@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--max-chunks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Learn N chunks only; 'update' with the same inputs continues.",
+    help="Learn the first N chunks only; 'update' with the same inputs continues.",
 )
 @max_memory_option
 @one_line_errors

@@ -156,6 +156,14 @@ def index(learned_once, tmp_path):
         yield index
 
 
+@pytest.fixture
+def here(built, tmp_path, monkeypatch):
+    """The working folder of a test of commands: a copy of `built`, which the test's module makes once."""
+    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def postgresql():
     """PostgreSQL with pgvector."""

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,14 +39,6 @@ def built(tmp_path_factory):
         np.savez("queries.npz", features=tagged(8, n=3)[0], keys=["q/0", "q/1", "q/2"])
         run("build", "chunk-0.npz", *BUILD)
     return folder
-
-
-@pytest.fixture
-def here(built, tmp_path, monkeypatch):
-    """A folder of one's own with chunks in it, and an index that has learned the first."""
-    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_the_whole_job(here):

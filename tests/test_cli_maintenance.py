@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -23,14 +22,6 @@ def built(tmp_path_factory):
         run("build", "chunk-0.npz", *BUILD, "--keep-models", 3)
         run("update", "chunk-1.npz")
     return folder
-
-
-@pytest.fixture
-def here(built, tmp_path, monkeypatch):
-    """A folder with an index of two chunks."""
-    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def found(*more):

@@ -486,3 +486,17 @@ def test_build_gathers_the_first_chunks_for_a_semantic_start(tmp_path, monkeypat
 def test_a_name_too_long_for_the_file_system_is_one_line(tmp_path):
     with pytest.raises(StoreError, match=r"cannot open .*File name too long"):
         WOHIndex.open(tmp_path / ("x" * 300))
+
+
+def test_the_round_that_a_write_returns_is_the_one_on_record(tmp_path):
+    X, tags = tagged(0)
+    with WOHIndex.create(tmp_path / "i", **SMALL) as index:
+        writes = (
+            lambda: index.update(X, tags, keys=[f"k{i}" for i in range(len(X))]),
+            lambda: index.add(tagged(1)[0]),
+            lambda: index.add(X[:2], keys=["k0", "k1"], on_duplicate="replace"),
+            lambda: index.add(X[:2], keys=["k0", "k1"], on_duplicate="skip"),
+        )
+        for write in writes:
+            done = write()
+            assert done == index.rounds()[-1]

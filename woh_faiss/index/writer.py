@@ -112,8 +112,8 @@ class IndexWriter:
                     tag_outliers=_worst(named.ids, trainer.tag_outlier_),
                 )
             )
-            self._trainer, self._at_state = trainer, (committed.model_digest, committed.generation)
-        return self._store.round(committed.round)
+            self._trainer, self._at_state = trainer, (committed.model_digest, writing.snapshot.generation)
+        return committed
 
     def add(
         self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate, chunk_hash: str | None = None
@@ -206,7 +206,7 @@ class IndexWriter:
             self._check(writing.snapshot)
             packed = encode(named.chunk.features)
             tags = named.chunk.tags
-            committed = writing.commit(
+            return writing.commit(
                 NewRound(
                     kind="encoded",
                     codes=codes.pad(packed),
@@ -220,11 +220,10 @@ class IndexWriter:
                     numbered=named.numbered,
                 )
             )
-        return self._store.round(committed.round)
 
     def _nothing_new(self, chunk_hash: str, named: ResolvedItems, writing: WriteTransaction) -> Round:
         """A round all of whose items were skipped: one a chunk, whatever is in it."""
-        committed = writing.commit(
+        return writing.commit(
             NewRound(
                 kind="encoded",
                 codes=np.empty((0, self._store.d // 8), np.uint8),
@@ -232,7 +231,6 @@ class IndexWriter:
                 health=_skipped(named),
             )
         )
-        return self._store.round(committed.round)
 
     def remove(
         self, ids: ArrayLike | None, keys: Sequence[str] | None, ignore_missing: bool, timeout: float
@@ -276,7 +274,7 @@ class IndexWriter:
 
 
 def _worst(ids: NDArray[np.int64], tag_outlier: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The items (id, bits) of a round that are remembered as its tag_outliers; of equal ones the earlier."""
+    """The items (id, bits) of a round that are remembered as its tag outliers; of equal ones the earlier."""
     order = np.argsort(-tag_outlier, kind="stable")[:TAG_OUTLIERS]
     return [(int(ids[row]), int(tag_outlier[row])) for row in order if tag_outlier[row]]
 

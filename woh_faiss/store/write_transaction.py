@@ -21,7 +21,7 @@ from woh_faiss.io.npz import write_npz
 from . import catalog, cell_types, codefile, database, erased_ids, files, schema, table_checksums
 from .catalog_writer import CatalogWriter, ItemRow
 from .model import Model, check_arrays, write_npy
-from .records import NewRound, Round, Snapshot, State
+from .records import NewRound, Round, State
 from .recovery import settle
 from .writer_lock import WriterLock
 
@@ -151,12 +151,14 @@ class WriteTransaction:
 
     # ---- one change, committed ---------------------------------------------------------------------------
 
-    def remove(self, ids: Sequence[int]) -> Snapshot:
-        """The state without these live items; see `commit`, of which this is a round that adds nothing."""
+    def remove(self, ids: Sequence[int]) -> Round:
+        """Take these live items away; see `commit`, of which this is a round that adds nothing."""
         return self.commit(NewRound("removed", np.empty((0, self.d // 8), np.uint8), remove=ids))
 
-    def commit(self, new: NewRound) -> Snapshot:
+    def commit(self, new: NewRound) -> Round:
         """The state after this round is on the disk: all of it, or (on any error) none of it.
+
+        Returns the round's record; `snapshot` is the state.
 
         Raises
         ------
@@ -194,25 +196,24 @@ class WriteTransaction:
             if len(ids) or new.model is not None or anchors:
                 files.sync_folder(self.folder)
             self._count_ids(ids, new.numbered, state)
-            catalog_writer.add_round(
-                Round(
-                    round=number,
-                    time=time.time(),
-                    kind=new.kind,
-                    n=len(ids),
-                    removed=len(gone),
-                    ntotal=old.ntotal + len(ids) - len(gone),
-                    trained=int(new.trained),
-                    first_row=old.rows,
-                    end_row=old.rows + len(ids),
-                    checksum=checksum,
-                    model=model,
-                    model_digest=model_digest,
-                    chunk_hash=new.chunk_hash,
-                    seconds=float(new.seconds),
-                    health=new.health,
-                )
+            record = Round(
+                round=number,
+                time=time.time(),
+                kind=new.kind,
+                n=len(ids),
+                removed=len(gone),
+                ntotal=old.ntotal + len(ids) - len(gone),
+                trained=int(new.trained),
+                first_row=old.rows,
+                end_row=old.rows + len(ids),
+                checksum=checksum,
+                model=model,
+                model_digest=model_digest,
+                chunk_hash=new.chunk_hash,
+                seconds=float(new.seconds),
+                health=new.health,
             )
+            catalog_writer.add_round(record)
             catalog_writer.retire(gone, number)
             catalog_writer.add_items(items)
             catalog_writer.add_tag_outliers([(id_, number, bits) for id_, bits in new.tag_outliers])
@@ -221,10 +222,10 @@ class WriteTransaction:
                 state.models = state.models[-self._keep :]
                 state.restorable = max(state.restorable, schema.model_round(state.models[0]))
                 catalog_writer.forget_undo(state.restorable)
-        return self.snapshot
+        return record
 
     def _write_model(self, new: NewRound, number: int, state: State) -> tuple[str | None, str | None]:
-        """Model and anchors of the round, where it has any; name and model_digest of the model in force."""
+        """Model and anchors of the round, where it has any; name and digest of the model in force."""
         model, model_digest = self.snapshot.model, self.snapshot.model_digest
         arrays, anchors = new.model, new.anchors
         if arrays is not None:
