@@ -1,11 +1,11 @@
-"""The frozen hash function, h(x) = sign(φ(x) P): the only part of a model that a query needs."""
+"""The frozen hash function: r learned bits sign(φ(x) P), then s instance bits; all of a model that a query needs."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,33 +13,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from woh_faiss import codes, validate
+from woh_faiss import codes, score, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.io import npz
 from woh_faiss.io.atomic_write import write_whole
 
 from .blocks import block_slices
-from .kernel import Kernel, Matrix
+from .instance import InstanceMap
+from .kernel import Kernel, Matrix, Single, products_alone
 
 #: Of the file that `Hasher.save` writes.
 FORMAT = 1
+#: Error of a similarity in float32, at most, that depends on the order of its sums.
+_ROUNDING = 6e-7
 
 
 @dataclass(frozen=True, eq=False)
 class Hasher:
-    """Kernel map and projection after some round.
+    """Kernel map and projection after some round, and the instance bits' map.
 
     Attributes
     ----------
     kernel : Kernel
         φ, frozen at round 1.
     P : (m, r) float64
-        The projection of that round (Eq. 8).
+        The projection of that round (Eq. 8); r and m are 0 where no bits are learned.
+    instance : InstanceMap or None
+        What gives the s instance bits; None where there are none.
     """
 
     kernel: Kernel
     P: Matrix
+    instance: InstanceMap | None = None
 
     @property
     def d(self) -> int:
@@ -48,8 +54,23 @@ class Hasher:
 
     @property
     def bits(self) -> int:
-        """Length r of the codes it gives."""
+        """r, learned bits of the codes it gives."""
         return int(self.P.shape[1])
+
+    @property
+    def instance_bits(self) -> int:
+        """s, instance bits of the codes it gives."""
+        return 0 if self.instance is None else self.instance.bits
+
+    @classmethod
+    def of_instance(cls, instance: InstanceMap) -> Hasher:
+        """The hash function of an index that learns nothing from tags."""
+        kernel = Kernel(np.zeros((0, instance.d), np.float32), 1.0, np.zeros(0))
+        return cls(kernel, np.zeros((0, 0)), instance)
+
+    def beside(self, instance: InstanceMap | None) -> Hasher:
+        """The same learned bits with these instance bits behind."""
+        return replace(self, instance=instance)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -63,42 +84,86 @@ class Hasher:
     def decision_function(self, X: ArrayLike) -> Matrix:
         """φ(x) P of each row, before the sign: (n, d) of any real dtype → (n, r) float64.
 
+        A row's numbers do not depend on the rows beside it, to the bit.
+
         Raises
         ------
         InputError
             X is not a finite real (n, d) array of the fitted width.
         """
         X = validate.features(X, d=self.d)
-        P, bias = self._projection
         H = np.empty((len(X), self.bits))
-        for rows in block_slices(len(X)):
-            np.subtract(self.kernel.similarities(X[rows]) @ P, bias, out=H[rows])
+        if self.bits:
+            P, bias = self._projection
+            for rows in block_slices(len(X)):
+                K = self.kernel.similarities(X[rows], alone=True)
+                np.subtract(products_alone(K, P), bias, out=H[rows])
         return H
 
-    @cached_property
-    def _projection(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """P (m, r) of the uncentred map, and what the means take off each bit (r,)."""
-        P = self.P / self.kernel.scale
-        return P.astype(np.float32), self.kernel.mean @ P
+    def halves(self, X: ArrayLike) -> tuple[Single | None, Single | None]:
+        """What the score takes of queries (n, d): h = tanh(2 φ(x) P) and a, each `score.normalised`.
 
-    def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
-        """Packed codes of each row: (n, d) → (n, r // 8) uint8, in the layout of `codes.pack`.
+        Returns
+        -------
+        h : (n, r) float32, or None where r is 0
+        a : (n, s) float32, or None where s is 0
 
         Raises
         ------
         InputError
             As `decision_function`.
         """
-        return codes.pack(self.decision_function(X))
+        X = validate.features(X, d=self.d)
+        h = score.normalised(np.tanh(2 * self.decision_function(X))) if self.bits else None
+        return h, None if self.instance is None else score.normalised(self.instance.project(X))
+
+    @cached_property
+    def _projection(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """P (r, m) of the uncentred map, and what the means take off each bit (r,)."""
+        P = self.P / self.kernel.scale
+        return np.ascontiguousarray(P.T, np.float32), self.kernel.mean @ P
+
+    @cached_property
+    def _unsure(self) -> NDArray[np.float64]:
+        """How near to 0 each bit's number (r,) may have another sign if it is computed in another order."""
+        return _ROUNDING * np.abs(self._projection[0]).sum(axis=1, dtype=np.float64)
+
+    def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
+        """Packed codes of each row: (n, d) → (n, (r + s) // 8) uint8, in the layout of `codes.pack`.
+
+        A row's code does not depend on the rows beside it.
+
+        Raises
+        ------
+        InputError
+            As `decision_function`.
+        """
+        X = validate.features(X, d=self.d)
+        halves = [np.empty((len(X), bits // 8), np.uint8) for bits in (self.bits, self.instance_bits)]
+        for rows in block_slices(len(X)):
+            if self.bits:
+                halves[0][rows] = codes.pack(self._signs(X[rows]))
+            if self.instance is not None:
+                halves[1][rows] = codes.pack(self.instance.signs(X[rows]))
+        return np.hstack(halves)
+
+    def _signs(self, X: NDArray[Any]) -> Matrix:
+        """Numbers (n, r) with the signs of `decision_function`; many rows are faster."""
+        P, bias = self._projection
+        H: Matrix = self.kernel.similarities(X) @ P.T - bias
+        unsure = np.flatnonzero((np.abs(H) < self._unsure).any(axis=1))
+        H[unsure] = self.decision_function(X[unsure])
+        return H
 
     def drift(self, earlier: Hasher) -> NDArray[np.float64]:
-        """How far codes have moved since an `earlier` function: (r,), a share a bit.
+        """How far learned bits have moved since an `earlier` function: (r,), a share a bit.
 
         It is the share of this function's anchors whose bit is another now. Stored codes do not move: this
         is how much more a new query differs from an old item than from a new one.
         """
         A = self.kernel.A
-        share: NDArray[np.float64] = (codes.unpack(self.encode(A)) != codes.unpack(earlier.encode(A))).mean(0)
+        ours, before = (codes.unpack(codes.pack(hasher._signs(A))) for hasher in (self, earlier))
+        share: NDArray[np.float64] = (ours != before).mean(axis=0)
         return share
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -110,6 +175,7 @@ class Hasher:
             "width": np.asarray(kernel.width),
             "scale": np.asarray(kernel.scale),
             "unit": np.asarray(kernel.unit),
+            **({} if self.instance is None else self.instance.arrays()),
         }
 
     @classmethod
@@ -124,7 +190,10 @@ class Hasher:
         A = validate.stored(arrays if anchors is None else {"A": anchors}, "A", 2)
         P, mean = validate.stored(arrays, "P", 2), validate.stored(arrays, "mean", 1)
         scalars = {name: validate.stored(arrays, name, 0) for name in ("width", "scale", "unit")}
-        if not (len(A) == len(P) == len(mean) and P.shape[1] % 8 == 0 < A.size * P.size):
+        instance = InstanceMap.from_arrays(arrays)
+        learns = P.size > 0 or instance is None
+        sizes = len(A) == len(P) == len(mean) and P.shape[1] % 8 == 0 < A.shape[1]
+        if not sizes or (learns and not A.size * P.size) or (instance and instance.d != A.shape[1]):
             raise InputError(f"anchors {A.shape}, P {P.shape} and mean {mean.shape} do not fit each other")
         if not (scalars["width"] > 0 and scalars["scale"] > 0):
             raise InputError(
@@ -137,7 +206,7 @@ class Hasher:
             scale=float(scalars["scale"]),
             unit=bool(scalars["unit"]),
         )
-        return cls(kernel, P)
+        return cls(kernel, P, instance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as one .npz file, anchors inside, whole or not at all; the bytes depend on it only.
@@ -166,7 +235,8 @@ class Hasher:
         InputError
             There is no such file, it is damaged, or no hash function, or one of a newer version.
         """
-        arrays = npz.read_arrays(path, "P", ["A", "mean", "width", "scale", "unit", "format"])
+        names = ["A", "mean", "width", "scale", "unit", "format"]
+        arrays = npz.read_arrays(path, "P", [*names, "instance_mean", "instance_R", "instance_n"])
         where = display_path(path)
         try:
             if (found := float(validate.stored(arrays, "format", 0))) != FORMAT:
