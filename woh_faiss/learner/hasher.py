@@ -1,4 +1,4 @@
-"""The frozen hash function: r learned bits sign(φ(x) P), then s instance bits; all of a model that a query needs."""
+"""The frozen hash function: r learned bits, sign(φ(x) P), then s instance bits; a query needs no more."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Hasher:
     def _signs(self, X: NDArray[Any]) -> Matrix:
         """Numbers (n, r) with the signs of `decision_function`; many rows are faster."""
         P, bias = self._projection
-        H: Matrix = self.kernel.similarities(X) @ P.T - bias
+        H = np.asarray(self.kernel.similarities(X) @ P.T - bias, np.float64)
         unsure = np.flatnonzero((np.abs(H) < self._unsure).any(axis=1))
         H[unsure] = self.decision_function(X[unsure])
         return H

@@ -24,7 +24,7 @@ from .kernel import Single, products_alone, unit_rows
 ENOUGH = 2000
 #: Items that it is learned from, at most.
 MOST = 10_000
-#: Turns of the subspace that holds the principal directions, and of ITQ; more change nothing that is measured.
+#: Turns of the subspace of the principal directions, and of ITQ; more change nothing that is measured.
 _POWER, _ITQ = 6, 30
 #: Numbers nearer to 0 than this may have another sign if they are computed in another order.
 _UNSURE = np.float32(2e-5)
@@ -74,7 +74,7 @@ class InstanceMap:
     def signs(self, X: NDArray[Any]) -> Single:
         """Numbers (n, s) with the signs of `project`; many rows are faster."""
         centred = unit_single(X) - self.mean
-        A: Single = centred @ self.R
+        A = np.asarray(centred @ self.R, np.float32)
         unsure = np.flatnonzero((np.abs(A) < _UNSURE).any(axis=1))
         A[unsure] = products_alone(centred[unsure], self._turned)
         return A
