@@ -66,7 +66,7 @@ def build(
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
-    inputs = opened(chunks, columns, chunk_size, learn=True)
+    inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]))
     total = len(inputs) if max_chunks is None else min(max_chunks, len(inputs))
     learn_anew(islice(inputs, max_chunks), total, index_path, config, word_vectors)
 
@@ -87,13 +87,12 @@ def learn_anew(
     chunks: Iterable[Chunk], total: int, index_path: Path, hyper: dict[str, Any], word_vectors: Path | None
 ) -> None:
     """A new index that has learned the chunks, and a line about each round."""
-    from woh_faiss import WOHConfig, WOHIndex, WordVectors
+    from woh_faiss import WOHIndex, WordVectors
     from woh_faiss.index.index import FIRST_ROUND
 
-    config = WOHConfig(**hyper)
     vectors = WordVectors.open(word_vectors) if word_vectors else None
-    with WOHIndex.build(index_path, progress(chunks, total), config, word_vectors=vectors) as index:
-        rounds = index.rounds()
+    with WOHIndex.build(index_path, progress(chunks, total), word_vectors=vectors, **hyper) as index:
+        config, rounds = index.config, index.rounds()
     for round_ in rounds:
         report(round_)
     if config.start == "semantic" and rounds[0].n < FIRST_ROUND:
@@ -134,7 +133,7 @@ def update(
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, learn=True)
+        inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits))
         done = index.extend(
             inputs, word_vectors=vectors, on_duplicate=on_duplicate, skip_known=not no_skip, note=say
         )

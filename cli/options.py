@@ -117,15 +117,28 @@ def column_options(*roles: str) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What a new index is made with, gathered into one argument: config, for WOHConfig."""
+    """What a new index is made with, gathered into one argument: config, for `WOHIndex.create`."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        names = ("bits", "preset", "anchors", "min_count", "seed", "keep_models")
+        names = ("bits", "instance_bits", "preset", "anchors", "min_count", "seed", "keep_models")
         command(*args, config={name: kwargs.pop(name) for name in names}, **kwargs)
 
     options = [
-        click.option("--bits", type=int, default=64, show_default=True, help="Code length, a multiple of 8."),
+        click.option(
+            "--bits",
+            type=int,
+            default=64,
+            show_default=True,
+            help="Bits learned from tags, a multiple of 8: what kind of item it is. 0 without tags.",
+        ),
+        click.option(
+            "--instance-bits",
+            type=int,
+            default=64,
+            show_default=True,
+            help="Bits of the features alone, a multiple of 8: which item it is. 0 for none.",
+        ),
         word_vectors_option,
         preset_option,
         click.option(

@@ -10,23 +10,23 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from woh_faiss import codes, validate
-from woh_faiss.errors import ConfigError, InputError, StoreError
+from woh_faiss import codes, score, validate
+from woh_faiss.errors import ConfigError, InputError, StoreError, short
 from woh_faiss.inputs.chunk import Chunk, concatenate, gathered
 from woh_faiss.learner.config import WOHConfig, merged
 from woh_faiss.learner.hasher import Hasher
 from woh_faiss.learner.kernel import unit_rows
-from woh_faiss.store import NO_DISTANCE, NO_ID, AnnIndex, Item, Round, Store, View, publish
+from woh_faiss.store import NO_DISTANCE, NO_ID, AnnIndex, Item, Round, ScoreScan, Store, View, publish
 
 from . import index_state
 from .code_files import read_codes, valid_codes
 from .model_reader import ModelReader
-from .neighbours import Ids, Neighbour, reranked, without_own
+from .neighbours import By, Ids, Neighbour, scored_short_list, without_own
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 #: Items that `build` gathers for round 1: a first chunk of 121 in place of 1,945 cost .057 MAP at 16 bits.
 FIRST_ROUND = 2000
+#: Bits of a code behind the learned ones, unless another number is given.
+INSTANCE_BITS = 64
+#: First answers that a search asks again with.
+EXPAND = 3
+#: Where a store's configuration has the number of instance bits, beside the fields of WOHConfig.
+_INSTANCE_BITS = "instance_bits"
 
 
 class Compacted(NamedTuple):
@@ -55,7 +61,10 @@ class WOHIndex:
 
     Think of a Faiss index that takes features and tags, learns from them what to keep, and keeps 8 to 16
     bytes an item. `update` learns a chunk and appends it, `add` only encodes and appends, `search` answers
-    with distances and the ids of your own. Made by `create`, `build` or `open`, not by the constructor.
+    with scores and the ids of your own. Made by `create`, `build` or `open`, not by the constructor.
+
+    A code is `config.bits` learned bits, which say what kind of item it is, then `instance_bits` bits, which
+    say which one. Either may be 0.
 
     Any number of processes may read while one writes; a reader keeps to its snapshot until `refresh`.
 
@@ -81,18 +90,20 @@ class WOHIndex:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        stored = dict(store.config)
         try:
-            self.config = WOHConfig.from_dict(store.config)
+            self.instance_bits = _valid_instance_bits(stored.pop(_INSTANCE_BITS, 0))
+            self.config = WOHConfig.from_dict(stored)
         except (ConfigError, TypeError) as error:
             raise StoreError(
                 f"{store.path} has a config that is damaged or newer than this: {error}"
             ) from error
-        if store.d != codes.stored_bits(self.config.bits):
+        if store.d != codes.stored_bits(8 * self.code_size):
             raise StoreError(
-                f"{store.path} is damaged: codes of {self.config.bits} bits are stored in {store.d}, "
-                f"expected {codes.stored_bits(self.config.bits)}; restore it from a backup"
+                f"{store.path} is damaged: codes of {8 * self.code_size} bits are stored in {store.d}, "
+                f"expected {codes.stored_bits(8 * self.code_size)}; restore it from a backup"
             )
-        self._model = ModelReader(store, self.config)
+        self._model = ModelReader(store, self.config, self.instance_bits)
         self._index_writer: IndexWriter | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,7 +113,14 @@ class WOHIndex:
     # ---- made and opened -----------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], config: WOHConfig | None = None, **hyper: Any) -> WOHIndex:
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        config: WOHConfig | None = None,
+        *,
+        instance_bits: int = INSTANCE_BITS,
+        **hyper: Any,
+    ) -> WOHIndex:
         """A new index without items at `path`.
 
         Parameters
@@ -111,18 +129,25 @@ class WOHIndex:
             Of the new folder; nothing may exist there.
         config : WOHConfig, optional
             Hyper-parameters.
+        instance_bits : int
+            Bits of a code behind the learned ones, a multiple of 8; 0 for none.
         **hyper
             Fields of `WOHConfig` by name, which win over those of `config`; `config.merged` has the rule.
+            ``bits=0`` is for data without tags: codes are instance bits alone, and nothing is learned.
 
         Raises
         ------
         ConfigError
-            A hyper-parameter is unknown or out of range.
+            A hyper-parameter is unknown or out of range, or codes would have no bits.
         StoreError
             `path` exists already, or it cannot be written.
         """
         config = merged(config, hyper)
-        return cls(Store.create(path, config=config.to_dict(), d=codes.stored_bits(config.bits)))
+        instance_bits = _valid_instance_bits(instance_bits)
+        if not config.bits + instance_bits:
+            raise ConfigError("bits and instance_bits are both 0, expected at least 8 of one of them")
+        stored = {**config.to_dict(), _INSTANCE_BITS: instance_bits}
+        return cls(Store.create(path, config=stored, d=codes.stored_bits(config.bits + instance_bits)))
 
     @classmethod
     def build(
@@ -132,6 +157,7 @@ class WOHIndex:
         config: WOHConfig | None = None,
         *,
         word_vectors: WordVectors | None = None,
+        instance_bits: int = INSTANCE_BITS,
         **hyper: Any,
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
@@ -141,7 +167,7 @@ class WOHIndex:
 
         Parameters
         ----------
-        path, config, **hyper
+        path, config, instance_bits, **hyper
             As `create`.
         chunks : iterable of Chunk
             Each is read once.
@@ -169,8 +195,9 @@ class WOHIndex:
             raise StoreError(f"cannot create {final}: {why}; choose another --index") from error
         with hidden as folder:  # whose name nobody can guess, and into which nobody else can look
             unfinished = Path(folder, "index")
-            with cls.create(unfinished, config, **hyper) as index:
-                least = FIRST_ROUND if index.config.start == "semantic" else 1
+            with cls.create(unfinished, config, instance_bits=instance_bits, **hyper) as index:
+                early = index.config.start == "semantic" or index.instance_bits
+                least = FIRST_ROUND if early else 1
                 for parts in gathered(chunks, least):
                     index._learn_parts(parts, word_vectors)
             publish(unfinished, final)
@@ -298,7 +325,7 @@ class WOHIndex:
 
         Parameters
         ----------
-        packed : path, or (n, bits // 8) uint8
+        packed : path, or (n, code_size) uint8
             A file of `write_codes`, which brings its own tags, ids and keys; or codes of `Hasher.encode`.
         tags, ids, keys : optional
             Of codes, as `Chunk.of` takes them.
@@ -310,7 +337,8 @@ class WOHIndex:
         Raises
         ------
         InputError
-            As `add`; the codes have another width, or another hash function made them.
+            As `add`; the codes have another width, or another hash function made them, or the instance
+            bits are not final yet.
         NotFittedError, LockedError, StoreError
             As `add`.
         """
@@ -383,7 +411,7 @@ class WOHIndex:
     # ---- searches ------------------------------------------------------------------------------------
 
     def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
-        """Packed codes of features with the newest hash function: (n, d) → (n, bits // 8) uint8."""
+        """Packed codes of features with the newest hash function: (n, d) → (n, code_size) uint8."""
         return self._model.hasher(self._follow()).encode(X)
 
     def search(
@@ -391,13 +419,14 @@ class WOHIndex:
         xq: ArrayLike,
         k: int,
         *,
-        rerank: int | None = None,
+        by: By = "both",
+        expand: int = EXPAND,
         allow: Ids | None = None,
         deny: Ids | None = None,
         params: Any = None,
         ann: str | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The k nearest items of each query, as Faiss answers.
+        """The k nearest items of each query, as Faiss answers; docs/score.md says what near means.
 
         Parameters
         ----------
@@ -405,9 +434,12 @@ class WOHIndex:
             Query features.
         k : int
             Neighbours a query; may be more than there are items.
-        rerank : int, optional
-            Order this many nearest items (at least k) again, by scores of the query before it is rounded to
-            bits: see `neighbours.scores`.
+        by : "both", "kind", "instance" or "hamming"
+            What they are ordered by: how much an item is of the query's kind plus how much it is the very
+            item (`score`), one of these alone, or the bits in which the codes differ, both halves together.
+        expand : int
+            By "both" and "kind", ask again with what the first `expand` answers have in common, since stored
+            codes know tags and a query does not. Answers then depend on what else is indexed; 0 asks once.
         allow, deny : array_like of ids or faiss.IDSelector, optional
             Only items in `allow`, and none in `deny`, are answers; ids that no item has are ignored. Each
             call reads the ids of the index once; a selector is evaluated for each, about a second a million.
@@ -420,39 +452,36 @@ class WOHIndex:
 
         Returns
         -------
-        D : (nq, k) int32
-            Hamming distances in bits, ascending; 2147483647 where there is no neighbour. With `rerank`
-            float32 scores instead, descending, and -inf.
+        D : (nq, k) float32
+            Scores, descending; -inf where there is no neighbour. By "hamming" int32 distances in bits,
+            ascending, and 2147483647.
         I : (nq, k) int64
-            Ids; -1 where there is no neighbour. Where distances are equal the earlier item comes first;
-            where scores are, the one at the smaller distance, then the earlier.
+            Ids; -1 where there is no neighbour. Of equal ones the earlier item comes first.
 
         Raises
         ------
         InputError
-            The features cannot be used or have another width, k is not a whole number of at least 1,
-            `rerank` is less than k, allow or deny are no integers, params ask for more than a selector, or
-            `ann` is unknown or beside them.
+            The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
+            unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
+            deny are no integers, params ask for more than a selector, or `ann` is unknown or beside them.
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
-        k, allow = validate.positive_int(k), validate.selector(params, allow)
+        k, allow, by = validate.positive_int(k), validate.selector(params, allow), self._valid_by(by)
+        expand = validate.whole_number(expand, "expand", 0)
         if ann is not None and (allow is not None or deny is not None):
             raise InputError("ann goes without allow and deny, which need the scan of all codes; drop one")
-        if rerank is not None and validate.whole_number(rerank, "rerank", 1) < k:
-            raise InputError(f"rerank is {rerank}, expected at least k = {k}, the number of answers wanted")
         view = self._follow()
         if view.model is None:  # no items either: nothing can be encoded before the first round
-            nq = len(validate.features(xq))
-            none = (
-                np.full((nq, k), NO_DISTANCE, np.int32) if rerank is None else np.full((nq, k), -np.inf, "f4")
-            )
-            return none, np.full((nq, k), NO_ID, np.int64)
+            return _no_answers(len(validate.features(xq)), k, by)
         hasher = self._model.hasher(view)
         way = None if ann is None else self._store.ann_searcher(view, ann)
-        if rerank is None:
+        if by == "hamming":
             return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, way)
-        return reranked(view, hasher.decision_function(xq), k, rerank, allow, deny, way)
+        h, a = hasher.halves(xq)
+        if way is not None:
+            return scored_short_list(view, way, hasher.encode(xq), h, a, k, by)
+        return self._scan(view).search(h, a, k, by=by, expand=expand, allow=allow, deny=deny)
 
     def range_search(
         self,
@@ -494,8 +523,14 @@ class WOHIndex:
         return view.range_search(codes.pad(self._model.hasher(view).encode(xq)), radius, allow, deny)
 
     def search_ids(
-        self, ids: ArrayLike, k: int, *, allow: Ids | None = None, deny: Ids | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        self,
+        ids: ArrayLike,
+        k: int,
+        *,
+        by: By = "both",
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code.
 
         Parameters
@@ -504,12 +539,12 @@ class WOHIndex:
             Ids of indexed items.
         k : int
             Neighbours an item.
-        allow, deny
-            As `search`.
+        by, allow, deny
+            As `search`; a stored bit counts as -1 or 1. There is no expansion: the code knows its tags.
 
         Returns
         -------
-        D, I : (nq, k) int32 and (nq, k) int64
+        D, I : (nq, k) float32 (by "hamming" int32) and (nq, k) int64
             As `search`.
 
         Raises
@@ -519,10 +554,15 @@ class WOHIndex:
         StoreError
             An id is not in the index.
         """
-        k, view = validate.positive_int(k), self._follow()
+        k, by, view = validate.positive_int(k), self._valid_by(by), self._follow()
         ids = np.atleast_1d(np.asarray(ids))
-        D, I = view.search(view.codes(ids), k + 1, allow, deny)  # which checks the ids
-        return without_own(D, I, ids)
+        stored = view.codes(ids)  # which checks the ids
+        if by == "hamming":
+            return without_own(*view.search(stored, k + 1, allow, deny), ids)
+        h, a = self._halves(stored)
+        return without_own(
+            *self._scan(view).search(h, a, k + 1, by=by, expand=0, allow=allow, deny=deny), ids
+        )
 
     def range_search_ids(
         self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
@@ -564,12 +604,13 @@ class WOHIndex:
         k: int,
         *,
         xq: ArrayLike | None = None,
-        rerank: int = 1000,
         word_vectors: WordVectors | None = None,
         allow: Ids | None = None,
         deny: Ids | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The k items that tags ask for, by score: text in, pictures out.
+
+        Tags ask for a kind. Without features the score is that of the learned bits alone.
 
         Parameters
         ----------
@@ -578,9 +619,8 @@ class WOHIndex:
         k : int
             Neighbours a query.
         xq : (nq, d) array_like, optional
-            Features that belong to the tags; they and the tags then count in equal parts.
-        rerank : int
-            Nearest codes that are scored (at least k of them are).
+            Features that belong to the tags. They and the tags then ask for the kind in equal parts, and the
+            features for the very item, as in `search`.
         word_vectors : WordVectors, optional
             Answers tags that the index does not know.
         allow, deny
@@ -589,12 +629,12 @@ class WOHIndex:
         Returns
         -------
         S, I : (nq, k) float32 and (nq, k) int64
-            As `search` with `rerank`.
+            As `search`.
 
         Raises
         ------
         InputError
-            Nothing is known of any tag of a query, or xq does not fit.
+            Nothing is known of any tag of a query, xq does not fit, or the index has no learned bits.
         NotFittedError
             Nothing was learned yet.
         """
@@ -604,13 +644,16 @@ class WOHIndex:
                 f"tags is {validate.short(tags)}, expected a list of tags, or a list of such lists"
             )
         lists: Any = [tags] if all(isinstance(tag, str) for tag in tags) else tags
-        H = self._model.tag_queries(view).bits(lists, word_vectors)
+        H, a = self._model.tag_queries(view).bits(lists, word_vectors), None
         if xq is not None:
-            of_features = self._model.hasher(view).decision_function(xq)
+            of_features, a = self._model.hasher(view).halves(xq)
+            assert of_features is not None  # noqa: S101 - for mypy: there are learned bits
             if len(of_features) != len(H):
                 raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
             H = unit_rows(H) + unit_rows(of_features)
-        return reranked(view, H, k, max(k, validate.whole_number(rerank, "rerank", 1)), allow, deny)
+        by = "kind" if a is None else "both"
+        h = score.normalised(H)
+        return self._scan(view).search(h, a, k, by=by, expand=0, allow=allow, deny=deny)
 
     def describe(self, D: Iterable[NDArray[Any]], I: Iterable[NDArray[np.int64]]) -> list[list[Neighbour]]:
         """What a search found, with keys and tags: a list a query, without empty or erased places.
@@ -632,10 +675,42 @@ class WOHIndex:
         packed = codes.unpad(view.codes(np.atleast_1d(np.asarray(ids))), self.config.bits)
         return self._model.tag_queries(view).predicted(packed, most)
 
+    def explain_score(
+        self, D: ArrayLike, I: ArrayLike, *, xq: ArrayLike | None = None, ids: ArrayLike | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What the scores of a search are made of.
+
+        Parameters
+        ----------
+        D, I : (nq, k) float32 and int64
+            What `search` (of features `xq`) or `search_ids` (of `ids`) has answered, by "both".
+        xq : (nq, d) array_like, or ids : (nq,) array_like of integers
+            What was asked with.
+
+        Returns
+        -------
+        kind, instance : (nq, k) float32
+            The two terms of each score; 0 for a half without bits, and where there is no neighbour.
+        """
+        view, S, found = self._follow(), np.asarray(D, np.float32), np.asarray(I, np.int64)
+        if xq is not None:
+            _, a = self._model.hasher(view).halves(xq)
+        else:
+            _, a = self._halves(view.codes(np.atleast_1d(np.asarray(ids))))
+        there = found != NO_ID
+        S = np.where(there, S, np.float32(0))
+        if a is None or not self.config.bits:
+            return (S, np.zeros_like(S)) if a is None else (np.zeros_like(S), S)
+        stored = np.zeros((*found.shape, self.instance_bits // 8), np.uint8)
+        stored[there] = view.codes(found[there])[:, self.config.bits // 8 : self.code_size]
+        instance = np.where(there, score.instance_term(score.sums(score.tables(a), stored)), np.float32(0))
+        return S - instance, instance
+
     def explain_features(self, X: ArrayLike, most: int = 5) -> list[list[tuple[str, float]]]:
         """The tags that the codes of features (n, d) predict, as `explain`."""
         view = self._store.view
-        return self._model.tag_queries(view).predicted(self._model.hasher(view).encode(X), most)
+        packed = codes.unpad(self._model.hasher(view).encode(X), self.config.bits)
+        return self._model.tag_queries(view).predicted(packed, most)
 
     # ---- contents ------------------------------------------------------------------------------------
 
@@ -661,8 +736,13 @@ class WOHIndex:
 
     @property
     def d(self) -> int:
-        """Width of the features it takes (not of the codes: that is `config.bits`)."""
+        """Width of the features it takes (not of the codes: that is `code_size`)."""
         return self.hasher.d
+
+    @property
+    def code_size(self) -> int:
+        """Bytes of a code, learned and instance bits together, without padding."""
+        return (self.config.bits + self.instance_bits) // 8
 
     @property
     def hasher(self) -> Hasher:
@@ -699,7 +779,9 @@ class WOHIndex:
 
     def info(self, n_tags: int = 10) -> dict[str, Any]:
         """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
-        return index_state.info(self._store, self.config, self._hasher_or_none(), n_tags)
+        return index_state.info(
+            self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags
+        )
 
     def health(self, most: int = 10) -> dict[str, Any]:
         """Quality of the codes, and items whose tags and features disagree.
@@ -723,7 +805,7 @@ class WOHIndex:
         return index_state.health(self._store, self._hasher_or_none(), validate.whole_number(most, "most", 0))
 
     def reconstruct(self, id: int, *, signs: bool = False) -> NDArray[Any]:  # noqa: A002 - Faiss has no better
-        """The stored code of one item: (bits // 8,) uint8, or its (bits,) signs, -1 or +1, as int8.
+        """The stored code of one item: (code_size,) uint8, or its signs, -1 or +1, as int8.
 
         Raises
         ------
@@ -732,7 +814,7 @@ class WOHIndex:
         """
         if not self._store.view.find([id]):
             raise InputError(f"id {id} is not in {self.path}; 'woh-index query' shows the ids there are")
-        packed = codes.unpad(self._store.view.codes([id]), self.config.bits)
+        packed = codes.unpad(self._store.view.codes([id]), 8 * self.code_size)
         code: NDArray[Any] = codes.unpack(packed)[0] if signs else packed[0]
         return code
 
@@ -742,7 +824,7 @@ class WOHIndex:
         """An ordinary Faiss index of the items that can be found, in memory; removed ones are not in it.
 
         It takes codes of `info()["stored_bits"]` bits: those of `encode`, with zero bytes behind them where
-        `config.bits` is less.
+        `code_size` is less. It answers by Hamming distance over all bits.
 
         Parameters
         ----------
@@ -761,7 +843,7 @@ class WOHIndex:
         """
         from woh_faiss.store import export
 
-        return export.in_memory(self._store.view, kind, parameters, self.config.bits)
+        return export.in_memory(self._store.view, kind, parameters, 8 * self.code_size)
 
     def export(
         self,
@@ -795,7 +877,7 @@ class WOHIndex:
         from woh_faiss.store import export
 
         place = Path(os.fsdecode(path)).absolute()
-        return export.export(self._store.view, place, kind, parameters, self.config.bits, force)
+        return export.export(self._store.view, place, kind, parameters, 8 * self.code_size, force)
 
     def build_ann(self, kind: str, *, timeout: float = 10.0, **parameters: int) -> AnnIndex:
         """Make an index for `search(ann=kind)` of the newest state; it replaces one of the same kind.
@@ -829,7 +911,7 @@ class WOHIndex:
         """
         from woh_faiss.store.ann import build_ann
 
-        return build_ann(self._store, kind, parameters, self.config.bits, timeout)
+        return build_ann(self._store, kind, parameters, 8 * self.code_size, timeout)
 
     def drop_ann(self, kind: str | None = None, *, timeout: float = 10.0) -> list[str]:
         """Remove the approximate index of a kind, or all of them; returns the kinds that went.
@@ -985,19 +1067,57 @@ class WOHIndex:
         """The state to answer from, its hash function read."""
         return self._store.follow(lambda view: self._model.hasher(view) if view.model is not None else None)
 
+    def _scan(self, view: View) -> ScoreScan:
+        """The search by score among the items of a state."""
+        return self._store.score_scan(view, self.config.bits, self.instance_bits)
+
+    def _halves(
+        self, stored: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        """Stored codes (n, bytes) as queries, each bit -1 or 1: what `Hasher.halves` has of features."""
+        signs = codes.unpack(codes.unpad(stored, 8 * self.code_size))
+        r = self.config.bits
+        h, a = (score.normalised(half) if half.shape[1] else None for half in (signs[:, :r], signs[:, r:]))
+        return h, a
+
+    def _valid_by(self, by: str) -> By:
+        """InputError unless items can be ordered by this."""
+        if by not in get_args(By):
+            raise InputError(f"by is {validate.short(by)}, expected one of {', '.join(get_args(By))}")
+        missing = {"kind": not self.config.bits, "instance": not self.instance_bits}
+        if missing.get(by):
+            raise InputError(f"by is {by!r}, but the index has no such bits; leave it out")
+        valid: By = by  # type: ignore[assignment]
+        return valid
+
     @property
     def _writer(self) -> IndexWriter:
         """The writing half, made when first needed: it imports scipy, which a reader never needs."""
         if self._index_writer is None:
             from .writer import IndexWriter
 
-            self._index_writer = IndexWriter(self._store, self.config, lambda: self.hasher)
+            self._index_writer = IndexWriter(
+                self._store, self.config, self.instance_bits, lambda: self.hasher
+            )
         return self._index_writer
 
     def _learn_parts(self, parts: list[Chunk], word_vectors: WordVectors | None) -> None:
         """Learn chunks together, as a round that says of each that it is in it."""
         chunk_hash = " ".join(part.digest() for part in parts)
         self._writer.update(concatenate(parts, own_names=True), word_vectors, 10.0, "error", chunk_hash)
+
+
+def _valid_instance_bits(bits: Any) -> int:
+    """ConfigError unless a code may have this many instance bits."""
+    if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or not 0 <= bits <= 4096 or bits % 8:
+        raise ConfigError(f"instance_bits is {short(bits)}, expected a multiple of 8 from 0 to 4096")
+    return int(bits)
+
+
+def _no_answers(nq: int, k: int, by: By) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """What an empty index answers."""
+    D = np.full((nq, k), NO_DISTANCE, np.int32) if by == "hamming" else np.full((nq, k), -np.inf, np.float32)
+    return D, np.full((nq, k), NO_ID, np.int64)
 
 
 def _nameable(path: Path) -> None:

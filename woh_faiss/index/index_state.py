@@ -16,7 +16,9 @@ def tags(store: Store) -> list[tuple[str, int, bool]]:
     return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
-def info(store: Store, config: WOHConfig, hasher: Hasher | None, n_tags: int) -> dict[str, Any]:
+def info(
+    store: Store, config: WOHConfig, instance_bits: int, hasher: Hasher | None, n_tags: int
+) -> dict[str, Any]:
     """See `WOHIndex.info`; `hasher` is None where nothing was learned."""
     seen, snapshot = tags(store), store.snapshot
     return {
@@ -26,6 +28,7 @@ def info(store: Store, config: WOHConfig, hasher: Hasher | None, n_tags: int) ->
         "removed": snapshot.rows - snapshot.ntotal,
         "rounds": snapshot.round,
         "bits": config.bits,
+        "instance_bits": instance_bits,
         "stored_bits": store.d,
         "d": hasher.d if hasher else None,
         "anchors": len(hasher.P) if hasher else None,

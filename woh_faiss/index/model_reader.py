@@ -25,10 +25,12 @@ class ModelReader:
         The index folder.
     config : WOHConfig
         The configuration it was made with.
+    instance_bits : int
+        Of a code, behind the learned ones.
     """
 
-    def __init__(self, store: Store, config: WOHConfig) -> None:
-        self._store, self._config = store, config
+    def __init__(self, store: Store, config: WOHConfig, instance_bits: int) -> None:
+        self._store, self._config, self._s = store, config, instance_bits
         self._hashers: dict[
             str, Hasher
         ] = {}  # the last two, by digest of the model: threads may be a state apart
@@ -48,9 +50,10 @@ class ModelReader:
             model = view.learned()
             with model.damage():
                 hasher = Hasher.from_arrays(model, None if "A" in model else self._anchors_of(view))
-                if hasher.bits != self._config.bits:
+                if (hasher.bits, hasher.instance_bits) != (self._config.bits, self._s):
                     raise InputError(
-                        f"it gives codes of {hasher.bits} bits, the index has {self._config.bits}"
+                        f"it gives codes of {hasher.bits} + {hasher.instance_bits} bits, the index has "
+                        f"{self._config.bits} + {self._s}"
                     )
             self._hashers = {**dict(list(self._hashers.items())[-1:]), digest: hasher}
         return hasher
@@ -73,6 +76,8 @@ class ModelReader:
         from .tag_queries import TagQueries
 
         self.hasher(view)  # says so where nothing was learned
+        if not self._config.bits:
+            raise InputError(f"{self._store.path} has no learned bits, which tags are asked by; ask by features")
         held = self._tag_queries
         if held is None or held[0] != view.snapshot:
             model = view.learned()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,17 +18,23 @@ from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.blocks import Features
 from woh_faiss.learner.config import WOHConfig
-from woh_faiss.learner.estimator import WOH
+from woh_faiss.learner.estimator import WOH, encoded
 from woh_faiss.learner.hasher import Hasher
+from woh_faiss.learner.instance import ENOUGH
 from woh_faiss.store import NewRound, Round, Snapshot, Store
 from woh_faiss.store.write_transaction import WriteTransaction
 from woh_faiss.tags.vocabulary import NormalisedTags, Vocabulary, normalised
 from woh_faiss.tags.word_vectors import WordVectors
 
+from .instance_half import InstanceHalf, code, instance_half
 from .item_ids import OnDuplicate, Preflight, ResolvedItems, check_policy, resolve, to_remove
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
+
+T = TypeVar("T")
+#: What gives a chunk's features to the function it is called with: here, or on a cluster.
+WithFeatures = Callable[[WOH | None, Chunk, Callable[[Features], T]], T]
 
 #: Items a round that are remembered as those whose tags fit their features least.
 TAG_OUTLIERS = 20
@@ -43,12 +49,16 @@ class IndexWriter:
         The index folder.
     config : WOHConfig
         The configuration it was made with.
+    instance_bits : int
+        Of a code, behind the learned ones.
     hasher : callable
         The hash function of the state that `store` serves; NotFittedError where nothing was learned.
     """
 
-    def __init__(self, store: Store, config: WOHConfig, hasher: Callable[[], Hasher]) -> None:
-        self._store, self._config, self._hasher = store, config, hasher
+    def __init__(
+        self, store: Store, config: WOHConfig, instance_bits: int, hasher: Callable[[], Hasher]
+    ) -> None:
+        self._store, self._config, self._s, self._hasher = store, config, instance_bits, hasher
         self._trainer: WOH | None = None
         self._checked: str | None = None  # digest of the model whose files were found whole
         # Of the model that the trainer in memory is at; a rewritten index may have lost tags it knows.
@@ -63,21 +73,20 @@ class IndexWriter:
         chunk_hash: str | None = None,
     ) -> Round:
         """Learn `chunk` and append it; see `WOHIndex.update`. `chunk_hash`: its `Chunk.digest`, if known."""
-
-        def fit(trainer: WOH, chunk: Chunk, tags: NormalisedTags) -> None:
-            trainer.learn(Features(chunk.features), tags, word_vectors=word_vectors)
-
-        return self.learned(chunk, fit, timeout, on_duplicate, chunk_hash)
+        return self.learned(chunk, _here, word_vectors, timeout, on_duplicate, chunk_hash)
 
     def learned(
         self,
         chunk: Chunk,
-        fit: Callable[[WOH, Chunk, NormalisedTags], None],
+        with_features: WithFeatures[None],
+        word_vectors: WordVectors | None,
         timeout: float,
         on_duplicate: OnDuplicate,
         chunk_hash: str | None = None,
     ) -> Round:
-        """`update` where `fit` learns: its chunk's features may be elsewhere, and are not looked at here."""
+        """`update` of a chunk whose features may be elsewhere: `with_features` has them."""
+        if not self._config.bits:
+            return self._appended(chunk, with_features, timeout, on_duplicate, chunk_hash)
         if chunk.tags is None:
             raise InputError(
                 "the chunk has no tags to learn from; 'woh-index add' (WOHIndex.add) only encodes it"
@@ -90,19 +99,25 @@ class IndexWriter:
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
             typed: Any = named.chunk.tags
-            tags = normalised(typed)
-            fit(trainer, named.chunk, tags)
+            tags, half = normalised(typed), None
+
+            def learn(features: Features) -> None:
+                nonlocal half
+                trainer.learn(features, tags, word_vectors=word_vectors)
+                half = self._half(features, writing)
+
+            with_features(trainer, named.chunk, learn)
             learned = bool(trainer.trained_.any())
             committed = writing.commit(
                 NewRound(
                     kind="trained" if learned else "encoded",
-                    codes=codes.pad(trainer.codes_),
+                    codes=code(trainer.codes_, half),
                     ids=named.ids,
                     keys=named.keys,
                     tags=tags.lists(),
                     trained=int(trainer.trained_.sum()),
                     seconds=time.perf_counter() - started,
-                    model=trainer.state() if learned else None,
+                    model=self._model(trainer.state() if learned else None, half),
                     anchors=None if writing.has_anchors else trainer.anchors_,
                     tag_rows=trainer.vocabulary_.rows(trainer.touched_),
                     chunk_hash=chunk_hash or chunk.digest(),
@@ -110,6 +125,8 @@ class IndexWriter:
                     remove=named.replaced,
                     numbered=named.numbered,
                     tag_outliers=_worst(named.ids, trainer.tag_outlier_),
+                    early=None if half is None else half.early,
+                    recoded=None if half is None else half.recoded,
                 )
             )
             self._trainer, self._at_state = trainer, (committed.model_digest, writing.snapshot.generation)
@@ -119,25 +136,34 @@ class IndexWriter:
         self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate, chunk_hash: str | None = None
     ) -> Round:
         """Encode `chunk` and append it; see `WOHIndex.add`. `chunk_hash` is its `Chunk.digest`, if known."""
-        return self._appended(chunk, lambda X: self._hasher().encode(X), timeout, on_duplicate, chunk_hash)
+        return self._appended(chunk, _here, timeout, on_duplicate, chunk_hash)
 
     def add_codes(self, chunk: Chunk, model: str, timeout: float, on_duplicate: OnDuplicate) -> Round:
         """Append codes in place of features; see `WOHIndex.add_codes`."""
-
-        def same(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-            if packed.shape[1] * 8 != self._config.bits:
+        bits = self._config.bits + self._s
+        with self._store.writing(timeout) as writing:
+            named = resolve(chunk, writing, on_duplicate)
+            if named.chunk is None:
+                return self._nothing_new(chunk.digest(), named, writing)
+            self._check(writing.snapshot)
+            packed = named.chunk.features
+            if packed.shape[1] * 8 != bits:
                 raise InputError(
-                    f"codes have {packed.shape[1] * 8} bits, the index has {self._config.bits}; "
+                    f"codes have {packed.shape[1] * 8} bits, the index has {bits}; "
                     "encode with its own hash function, WOHIndex.hasher"
                 )
-            if model != (mine := self._hasher().fingerprint):
+            hasher = self._hasher()
+            if model != (mine := hasher.fingerprint):
                 raise InputError(
                     f"the codes are of hash function {validate.short(model[:12])}, the index is at "
                     f"{mine[:12]!r}; encode the features again with WOHIndex.hasher"
                 )
-            return packed
-
-        return self._appended(chunk, same, timeout, on_duplicate)
+            if hasher.instance is not None and not hasher.instance.final:
+                raise InputError(
+                    f"the index has learned its instance bits from {hasher.instance.n:,} items and will "
+                    f"again from {ENOUGH:,}; until then add features in place of codes"
+                )
+            return self._commit_encoded(writing, named, packed, None, time.perf_counter(), chunk.digest())
 
     def extend(
         self,
@@ -151,6 +177,7 @@ class IndexWriter:
     ) -> Iterator[Round]:
         """See `WOHIndex.extend`."""
         check_policy(on_duplicate)
+        learn = learn and self._config.bits > 0
         self._store.refresh()
         self._check_widths(inputs)
         total = len(inputs)
@@ -193,33 +220,91 @@ class IndexWriter:
     def _appended(
         self,
         chunk: Chunk,
-        encode: Callable[[NDArray[Any]], NDArray[np.uint8]],
+        with_features: WithFeatures[None],
         timeout: float,
         on_duplicate: OnDuplicate,
         chunk_hash: str | None = None,
     ) -> Round:
+        """A round of which nothing is learned but the instance bits, where they are not final."""
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
                 return self._nothing_new(chunk_hash or chunk.digest(), named, writing)
             started = time.perf_counter()
             self._check(writing.snapshot)
-            packed = encode(named.chunk.features)
-            tags = named.chunk.tags
-            return writing.commit(
-                NewRound(
-                    kind="encoded",
-                    codes=codes.pad(packed),
-                    ids=named.ids,
-                    keys=named.keys,
-                    tags=[[]] * len(packed) if tags is None else normalised(tags).lists(),
-                    seconds=time.perf_counter() - started,
-                    chunk_hash=chunk_hash or chunk.digest(),
-                    health=codes.health(packed) | _skipped(named),
-                    remove=named.replaced,
-                    numbered=named.numbered,
-                )
+            learned = self._hasher().beside(None) if self._config.bits else None
+            packed = half = None
+
+            def encode(features: Features) -> None:
+                nonlocal packed, half
+                width = None if learned is None else learned.d
+                if width not in (None, features.shape[1]):
+                    raise InputError(f"features have {features.shape[1]} columns, the model was fitted with {width}")
+                if learned is not None:
+                    packed = np.concatenate(features.rows().map(encoded, learned).gathered())
+                half = self._half(features, writing)
+
+            with_features(None, named.chunk, encode)
+            return self._commit_encoded(writing, named, packed, half, started, chunk_hash or chunk.digest())
+
+    def _commit_encoded(
+        self,
+        writing: WriteTransaction,
+        named: ResolvedItems,
+        packed: NDArray[np.uint8] | None,
+        half: InstanceHalf | None,
+        started: float,
+        chunk_hash: str,
+    ) -> Round:
+        assert named.chunk is not None  # noqa: S101 - for mypy
+        stored, tags = code(packed, half), named.chunk.tags
+        bits = self._config.bits or self._s
+        return writing.commit(
+            NewRound(
+                kind="encoded",
+                codes=stored,
+                ids=named.ids,
+                keys=named.keys,
+                tags=[[]] * len(stored) if tags is None else normalised(tags).lists(),
+                seconds=time.perf_counter() - started,
+                model=self._model(None, half),
+                chunk_hash=chunk_hash,
+                health=codes.health(codes.unpad(stored, bits)) | _skipped(named),
+                remove=named.replaced,
+                numbered=named.numbered,
+                early=None if half is None else half.early,
+                recoded=None if half is None else half.recoded,
             )
+        )
+
+    def _half(self, features: Features, writing: WriteTransaction) -> InstanceHalf | None:
+        """The instance half of a round; None where codes have none."""
+        if not self._s:
+            return None
+        known, d = self._hasher().instance if writing.snapshot.model else None, features.shape[1]
+        if known is not None and known.d != d:
+            raise InputError(f"features have {d} columns, the model was fitted with {known.d}")
+        stored = self._store.view.mapped.codes
+        return instance_half(features, writing, stored, known, self._s, self._config.bits, self._config.seed)
+
+    def _model(
+        self, learned: dict[str, NDArray[Any]] | None, half: InstanceHalf | None
+    ) -> dict[str, NDArray[Any]] | None:
+        """The arrays of the round's model file; None where the one before stays.
+
+        `learned` is the trainer's state, None if it is that of the model before.
+        """
+        if half is None:
+            return learned
+        if learned is None:
+            if not half.is_new:
+                return None
+            if self._config.bits:
+                learned = dict(self._store.view.learned())
+            else:
+                hasher = Hasher.of_instance(half.function)
+                learned = {**hasher.arrays(), "A": hasher.kernel.A}
+        return {**learned, **half.function.arrays()}
 
     def _nothing_new(self, chunk_hash: str, named: ResolvedItems, writing: WriteTransaction) -> Round:
         """A round all of whose items were skipped: one a chunk, whatever is in it."""
@@ -271,6 +356,11 @@ class IndexWriter:
         model = self._store.view.learned()
         with model.damage():
             return WOH.from_state(self._config, model, self._store.view.anchor_rows(), vocabulary)
+
+
+def _here(_trainer: WOH | None, chunk: Chunk, use: Callable[[Features], None]) -> None:
+    """The features of a chunk that is in this process."""
+    use(Features(chunk.features))
 
 
 def _worst(ids: NDArray[np.int64], tag_outlier: NDArray[np.int64]) -> list[tuple[int, int]]:

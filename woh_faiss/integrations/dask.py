@@ -92,15 +92,19 @@ def _learn(
     cluster: Cluster,
 ) -> WOH:
     """`partial_fit` of what is known to fit each other."""
-    if not woh.looks_at_all:
-        return woh.learn(Distributed(X, cluster), tags, word_vectors=word_vectors)
+    return woh.learn(_features(woh, X, cluster), tags, word_vectors=word_vectors)
+
+
+def _features(woh: WOH | None, X: da.Array, cluster: Cluster) -> Features:
+    """The features where the next round of `woh` needs them: on the workers, or here."""
+    if woh is None or not woh.looks_at_all:
+        return Distributed(X, cluster)
     if len(X) > MOST_HERE:
         raise InputError(
             f"the chunk has {len(X)} items, and the first rounds of a semantic start look at all of "
             f"theirs at once, at most {MOST_HERE}; learn a chunk of a few thousand first"
         )
-    here = Features(validate.features(cluster.here(X)))
-    return woh.learn(here, tags, word_vectors=word_vectors)
+    return Features(validate.features(cluster.here(X)))
 
 
 def update(
@@ -144,11 +148,11 @@ def update(
     features: Any = X
     chunk = replace(Chunk.of(np.zeros((len(X), 1), np.int8), tags, ids=ids, keys=keys), features=features)
 
-    def fit(woh: WOH, chunk: Chunk, tags: NormalisedTags) -> None:
+    def with_features(woh: WOH | None, chunk: Chunk, use: Callable[[Features], None]) -> None:
         with cluster_of(client) as cluster:
-            _learn(woh, distributed_features(chunk.features, cluster), tags, word_vectors, cluster)
+            use(_features(woh, distributed_features(chunk.features, cluster), cluster))
 
-    return index._writer.learned(chunk, fit, timeout, on_duplicate)
+    return index._writer.learned(chunk, with_features, word_vectors, timeout, on_duplicate)
 
 
 class Cluster:

@@ -51,7 +51,8 @@ class WOHConfig:
     Attributes
     ----------
     bits : int
-        Code length r, a multiple of 8 (Faiss stores whole bytes).
+        Learned bits r of a code, a multiple of 8 (Faiss stores whole bytes). 0 is for an index that learns
+        nothing from tags.
     preset : str
         Where the fields marked * come from unless they are given: a name in `PRESETS`.
     anchors : int
@@ -132,7 +133,7 @@ class WOHConfig:
 
     def _check(self) -> None:
         for name, least, most in (
-            ("bits", 8, 4096), ("anchors", 1, 100_000), ("iterations", 1, 10_000), ("sweeps", 1, 10_000),
+            ("bits", 0, 4096), ("anchors", 1, 100_000), ("iterations", 1, 10_000), ("sweeps", 1, 10_000),
             ("min_count", 1, 2**31), ("vector_size", 1, 100_000), ("keep_models", 1, 2**31),
             ("seed", 0, 2**63),
         ):  # fmt: skip

@@ -93,7 +93,7 @@ class WOH:
         W0: ArrayLike | None = None,
         **hyper: Any,
     ) -> None:
-        self.config = merged(config, hyper)
+        self.config = _with_bits(merged(config, hyper))
         self.A = A
         self.W0 = W0
 
@@ -135,7 +135,7 @@ class WOH:
         """
         arrays = {name: params.pop(name, getattr(self, name)) for name in ("A", "W0")}
         config = params.pop("config", None)
-        self.config = merged(self.config if config is None else config, params)
+        self.config = _with_bits(merged(self.config if config is None else config, params))
         self.A, self.W0 = arrays["A"], arrays["W0"]
         return self
 
@@ -436,6 +436,12 @@ class WOH:
             hasher, validate.stored(state, "W", 2), Statistics.from_arrays(state), memory, anchors
         )
         return woh
+
+
+def _with_bits(config: WOHConfig) -> WOHConfig:
+    if not config.bits:
+        raise ConfigError("bits is 0, expected at least 8; only an index goes without learned bits")
+    return config
 
 
 def _packed(block: Codes) -> NDArray[np.uint8]:

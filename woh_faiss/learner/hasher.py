@@ -20,7 +20,7 @@ from woh_faiss.io import npz
 from woh_faiss.io.atomic_write import write_whole
 
 from .blocks import block_slices
-from .instance import InstanceMap
+from .instance import InstanceMap, packed_signs
 from .kernel import Kernel, Matrix, Single, products_alone
 
 #: Of the file that `Hasher.save` writes.
@@ -126,7 +126,7 @@ class Hasher:
     @cached_property
     def _unsure(self) -> NDArray[np.float64]:
         """How near to 0 each bit's number (r,) may have another sign if it is computed in another order."""
-        return _ROUNDING * np.abs(self._projection[0]).sum(axis=1, dtype=np.float64)
+        return np.asarray(_ROUNDING * np.abs(self._projection[0]).sum(axis=1, dtype=np.float64))
 
     def encode(self, X: ArrayLike) -> NDArray[np.uint8]:
         """Packed codes of each row: (n, d) → (n, (r + s) // 8) uint8, in the layout of `codes.pack`.
@@ -144,7 +144,7 @@ class Hasher:
             if self.bits:
                 halves[0][rows] = codes.pack(self._signs(X[rows]))
             if self.instance is not None:
-                halves[1][rows] = codes.pack(self.instance.signs(X[rows]))
+                halves[1][rows] = packed_signs(X[rows], self.instance)
         return np.hstack(halves)
 
     def _signs(self, X: NDArray[Any]) -> Matrix:

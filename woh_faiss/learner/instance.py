@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import validate
+from woh_faiss import codes, validate
 from woh_faiss.errors import InputError
 
 from .kernel import Single, products_alone, unit_rows
@@ -71,25 +71,22 @@ class InstanceMap:
         """a of each row of X (n, d) of any real dtype: (n, s) float32, each row as if it were alone."""
         return products_alone(unit_single(X) - self.mean, self._turned)
 
-    def signs(self, X: NDArray[Any]) -> Single:
-        """Numbers (n, s) with the signs of `project`; many rows are faster."""
-        centred = unit_single(X) - self.mean
+    def packed(self, U: Single) -> NDArray[np.uint8]:
+        """Packed instance bits of rows U (n, d) of length 1, as `unit_single` has them: (n, s // 8)."""
+        centred = U - self.mean
         A = np.asarray(centred @ self.R, np.float32)
         unsure = np.flatnonzero((np.abs(A) < _UNSURE).any(axis=1))
         A[unsure] = products_alone(centred[unsure], self._turned)
-        return A
+        return codes.pack(A)
 
     @classmethod
-    def fit(cls, X: NDArray[Any], s: int, seed: int) -> InstanceMap:
-        """Learn it from the rows of X (n, d), at most `MOST` of which are looked at.
+    def fit(cls, U: Single, s: int, seed: int, n: int) -> InstanceMap:
+        """Learn s bits from rows U (m, d) of length 1, the `sample` of n items.
 
         Where there are fewer than s directions, further ones are random, orthonormal among themselves.
         """
-        n, d = X.shape
-        rng = np.random.default_rng((seed, s))
-        some = X if n <= MOST else X[np.sort(rng.choice(n, MOST, replace=False))]
-        U = unit_rows(some)
-        mean = U.mean(axis=0)
+        d, rng = U.shape[1], np.random.default_rng((seed, s))
+        mean = U.mean(axis=0, dtype=np.float64)
         C = (U - mean).astype(np.float32)
         parts = [_directions(C, min(d, s), rng)]
         parts += [_orthonormal(d, min(d, s - first), rng) for first in range(d, s, d)]
@@ -120,6 +117,18 @@ class InstanceMap:
         if len(R) != len(mean) or R.shape[1] % 8 or not R.size or not n >= 0:
             raise InputError(f"instance_R {R.shape} and instance_mean {mean.shape} do not fit each other")
         return cls(np.asarray(mean, np.float32), np.ascontiguousarray(R, np.float32), int(n))
+
+
+def sample(n: int, seed: int) -> NDArray[np.intp]:
+    """Places of those of n items that the map is learned from, ascending."""
+    if n <= MOST:
+        return np.arange(n)
+    return np.sort(np.random.default_rng((seed, n)).choice(n, MOST, replace=False))
+
+
+def packed_signs(X: NDArray[Any], instance: InstanceMap) -> NDArray[np.uint8]:
+    """`InstanceMap.packed` of a block of features."""
+    return instance.packed(unit_single(X))
 
 
 def unit_single(X: NDArray[Any]) -> Single:
