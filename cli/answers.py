@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Queries that are searched and described at once.
 BATCH = 64
+#: Heads of the columns that say why.
+WHY = ("kind", "instance", "predicted")
 
 
 class Query(NamedTuple):
@@ -27,11 +29,17 @@ class Query(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A query, its neighbours in order, and the tags that each one's code predicts, by id."""
+    """A query, its neighbours in order, and by id why: kind, instance, tags its code predicts."""
 
     asked: Query
     found: Sequence[Neighbour]
-    predicted: dict[int, list[tuple[str, float]]]
+    explained: dict[int, dict[str, Any]]
+
+    def why(self, id_: int) -> list[str]:
+        """The cells of `WHY` for one neighbour, empty where there is nothing to say."""
+        why = self.explained[id_]
+        terms = [f"{why[name]:.3f}" if name in why else "" for name in ("kind", "instance")]
+        return [*terms, ", ".join(f"{tag} {score:.2f}" for tag, score in why["predicted"])]
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ class SearchOptions:
 
     k: int
     radius: int | None = None
-    rerank: int | None = None
+    by: Any = "both"
+    expand: int = 3
     vectors: WordVectors | None = None
     allow: Sequence[int] | None = None
     deny: Sequence[int] | None = None
@@ -82,35 +91,55 @@ class SearchOptions:
         among: dict[str, Any] = {"allow": self.allow, "deny": self.deny}
         xq = None if asked.chunk is None else asked.chunk.features[rows.start : rows.stop]
         if asked.words is not None:
-            rerank = max(self.rerank or 1000, self.k)
             lists = [asked.words] * len(rows)
-            return index.search_tags(lists, self.k, xq=xq, rerank=rerank, word_vectors=self.vectors, **among)
+            return index.search_tags(lists, self.k, xq=xq, word_vectors=self.vectors, **among)
         if self.remote is not None:
             if asked.item is not None:
                 return self.remote.search_ids([asked.item.id], self.k)
             return self.remote.search(np.asarray(xq), self.k)
         if self.radius is None:
             if asked.item is not None:
-                return index.search_ids([asked.item.id], self.k, **among)
-            return index.search(np.asarray(xq), self.k, rerank=self.rerank, ann=self.ann, **among)
+                return index.search_ids([asked.item.id], self.k, by=self.by, **among)
+            how: dict[str, Any] = {"by": self.by, "expand": self.expand, "ann": self.ann}
+            return index.search(np.asarray(xq), self.k, **how, **among)
         if asked.item is not None:
             lims, D, I = index.range_search_ids([asked.item.id], self.radius + 1, **among)
         else:
             lims, D, I = index.range_search(np.asarray(xq), self.radius + 1, **among)
         return np.split(D, lims[1:-1]), np.split(I, lims[1:-1])
 
+    def terms(self, index: WOHIndex, asked: QueryBatch, rows: range, D: Any, I: Any) -> list[Any]:
+        """(kind, instance) of each answer of each query, where the score has two terms; else nothing."""
+        if self.by != "both" or self.radius is not None or self.remote is not None:
+            return [None] * len(rows)
+        if asked.item is not None:
+            kind, instance = index.explain_score(D, I, ids=[asked.item.id])
+        elif asked.chunk is not None:
+            kind, instance = index.explain_score(D, I, xq=asked.chunk.features[rows.start : rows.stop])
+        else:
+            return [None] * len(rows)
+        return [list(zip(*pair, strict=True)) for pair in zip(kind.tolist(), instance.tolist(), strict=True)]
+
 
 def answers(index: WOHIndex, asked: QueryBatch, how: SearchOptions, explain: bool) -> Iterator[Answer]:
-    """Each query with what a search found for it; with the tags that codes predict if `explain`."""
+    """Each query with what a search found for it, and why if `explain`."""
     for start in range(0, len(asked), BATCH):
         rows = range(start, min(start + BATCH, len(asked)))
-        found = index.describe(*how.search(index, asked, rows))
-        predicted = _predicted(index, found) if explain else {}
-        for row, neighbours in zip(rows, found, strict=True):
-            yield Answer(asked[row], neighbours, predicted)
+        D, I = how.search(index, asked, rows)
+        found = index.describe(D, I)
+        if not explain:
+            yield from (Answer(asked[row], hits, {}) for row, hits in zip(rows, found, strict=True))
+            continue
+        predicted = _predicted(index, found)
+        for row, hits, ids, terms in zip(rows, found, I, how.terms(index, asked, rows, D, I), strict=True):
+            why = {hit.id: {"predicted": predicted.get(hit.id, [])} for hit in hits}
+            for id_, (kind, instance) in zip(ids.tolist(), terms or [], strict=False):
+                if id_ in why:
+                    why[id_] = {"kind": round(kind, 4), "instance": round(instance, 4), **why[id_]}
+            yield Answer(asked[row], hits, why)
 
 
 def _predicted(index: WOHIndex, found: list[list[Neighbour]]) -> dict[int, list[tuple[str, float]]]:
-    """The tags that each neighbour's code predicts, by id."""
+    """The tags that each neighbour's code predicts, by id; none where no bits are learned."""
     ids = sorted({neighbour.id for neighbours in found for neighbour in neighbours})
-    return dict(zip(ids, index.explain(ids), strict=True)) if ids else {}
+    return dict(zip(ids, index.explain(ids), strict=True)) if ids and index.config.bits else {}

@@ -47,12 +47,23 @@ if TYPE_CHECKING:
 @click.option("--allow", type=click.File(encoding="utf-8"), help="Only these ids answer: a file, one a line.")
 @click.option("--deny", type=click.File(encoding="utf-8"), help="These ids never answer: a file, one a line.")
 @click.option(
-    "--explain", is_flag=True, help="Show the tags that the neighbours' codes predict, with scores."
+    "--explain",
+    is_flag=True,
+    help="Show what scores are made of, kind and instance, and the tags that codes predict.",
 )
 @click.option(
-    "--rerank",
-    type=click.IntRange(min=1),
-    help="Order this many nearest items by score instead (higher is nearer), e.g. 1000.",
+    "--by",
+    type=click.Choice(["both", "kind", "instance", "hamming"]),
+    default="both",
+    show_default=True,
+    help="Order by kind and instance, one of them, or the bits that differ.",
+)
+@click.option(
+    "--expand",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="First answers of QUERIES that are asked with again; 0 asks once.",
 )
 @click.option("--database", metavar="URL", help="Search where `push` sent the codes to.")
 @click.option(
@@ -73,8 +84,10 @@ def query(context: click.Context, **given: Any) -> None:
     """Print the K nearest items of each row of QUERIES (.npz, folder of .npy, or a 2-D .npy).
 
     With --id or --key instead: the nearest other items of an item in the index. With --tags: the items that
-    those tags ask for, by score; tags the index does not know need --word-vectors. A JSON line is one
-    neighbour: query, rank, id, key, distance (bits that differ) or score, and tags. --html writes a page
+    those tags ask for; tags the index does not know need --word-vectors. Items are ordered by score, higher
+    is nearer: how much an item is of the query's kind plus how much it is the very item. A JSON line is one
+    neighbour: query, rank, id, key, score (with --by hamming or --radius distance, the bits that differ), and
+    tags. --html writes a page
     instead of the table: one file that shows each query and its neighbours, with pictures from the folder
     --images where keys are their paths. With --database a database searches; all else stays the same. Answers
     are printed as they are found, some queries at a time; Ctrl-C ends them.
@@ -97,7 +110,8 @@ def query(context: click.Context, **given: Any) -> None:
         how = SearchOptions(
             min(options.k, max(held, 1)),  # memory for the neighbours there are, not for those asked for
             options.radius,
-            options.rerank,
+            options.by,
+            options.expand,
             options.opened_vectors(),
             only,
             never,
@@ -140,7 +154,8 @@ class QueryOptions:
     allow: TextIO | None
     deny: TextIO | None
     explain: bool
-    rerank: int | None
+    by: str
+    expand: int
     database: str | None
     ann: str | None
     html: Path | None
@@ -149,20 +164,19 @@ class QueryOptions:
 
     def check(self, k_is_given: bool) -> None:
         """UsageError for options that do not go together."""
-        of_item = self.item_id is not None or self.key is not None
         by_tags = self.tags is not None
         given = sum(value is not None for value in (self.queries, self.item_id, self.key))
         if given + (by_tags and self.queries is None) != 1:
             raise click.UsageError("give one of QUERIES, --id, --key and --tags, or QUERIES with --tags")
-        if self.rerank is not None and of_item:
-            raise click.UsageError("--rerank goes with QUERIES or --tags: an indexed item has only its code")
-        if self.radius is not None and (self.rerank is not None or by_tags):
-            raise click.UsageError("--radius is in bits; --rerank and --tags order by score")
+        if by_tags and self.by != "both":
+            raise click.UsageError("--tags ask for a kind; --by goes with QUERIES, --id or --key")
+        if self.radius is not None and (self.by not in ("both", "hamming") or by_tags):
+            raise click.UsageError("--radius is in bits; --by and --tags order by score")
         if self.radius is not None and k_is_given:
             raise click.UsageError("give -k or --radius, not both")
         others = self.radius is not None or by_tags
         filtered = self.allow is not None or self.deny is not None
-        if self.database is not None and (others or self.rerank or filtered or self.ann):
+        if self.database is not None and (others or filtered or self.ann):
             raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
         if self.ann is not None and (others or self.queries is None):
             raise click.UsageError(
@@ -178,7 +192,7 @@ class QueryOptions:
     @property
     def measure(self) -> str:
         """What neighbours are ordered by."""
-        return "distance" if self.rerank is None and self.tags is None else "score"
+        return "distance" if self.by == "hamming" or self.radius is not None else "score"
 
     def opened_vectors(self) -> WordVectors | None:
         """The word vectors, where tags are asked with."""
@@ -237,6 +251,6 @@ def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Ans
             if measure == "score":
                 record["score"] = record.pop("distance")
             if explain:
-                record["predicted"] = answer.predicted[neighbour.id]
+                record |= answer.explained[neighbour.id]
             print_json(record)
         yield answer

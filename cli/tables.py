@@ -13,6 +13,8 @@ from rich.table import Table as RichTable
 
 from woh_faiss.display import display_text
 
+from .answers import WHY
+
 if TYPE_CHECKING:
     from .answers import Answer
 
@@ -50,7 +52,7 @@ def console() -> Console:
 def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> None:
     """A table a query, one row a neighbour; printed as they come, so that many queries need little memory.
 
-    `measure` heads the column of distances or scores; with `explain` there is one of predicted tags.
+    `measure` heads the column of distances or scores; with `explain` there are those of `WHY`.
     """
     out = console()
     for answer in answers:
@@ -61,11 +63,12 @@ def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> 
         table.add_column(measure, justify="right")
         table.add_column("tags", overflow="fold")
         if explain:
-            table.add_column("predicted", overflow="fold")
+            for name in WHY:
+                table.add_column(name, overflow="fold")
         for rank, hit in enumerate(answer.found, start=1):
             row = [str(rank), str(hit.id), hit.key or "", f"{hit.distance:.6g}", ", ".join(hit.tags)]
             if explain:
-                row.append(", ".join(f"{tag} {score:.2f}" for tag, score in answer.predicted[hit.id]))
+                row += answer.why(hit.id)
             table.add_row(*row)
         out.print(table)
 

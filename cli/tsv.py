@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from woh_faiss.display import display_text
 
+from .answers import WHY
+
 if TYPE_CHECKING:
     from .answers import Answer
 
@@ -20,7 +22,7 @@ def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> 
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # an encoding that has no letter for a key
-    head = ["query", "rank", "id", "key", measure, "tags", *(["predicted"] if explain else [])]
+    head = ["query", "rank", "id", "key", measure, "tags", *(WHY if explain else ())]
     for number, answer in enumerate(answers):
         if not number:  # only now is it known that there are answers
             _write(head)
@@ -28,7 +30,7 @@ def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> 
             row = [answer.asked.query, rank, hit.id, hit.key or "", f"{hit.distance:.6g}"]
             row.append(", ".join(hit.tags))
             if explain:
-                row.append(", ".join(f"{tag} {score:.2f}" for tag, score in answer.predicted[hit.id]))
+                row += answer.why(hit.id)
             _write(row)
 
 

@@ -55,9 +55,19 @@ def sums(table: Single, packed: NDArray[np.uint8]) -> Single:
     -------
     (n, K) float32
     """
-    total = np.zeros(packed.shape[:2], np.float32)
-    for j in range(packed.shape[2]):
-        total += np.take_along_axis(table[:, j], packed[:, :, j].astype(np.intp), axis=1)
+    n, n_bytes, values = table.shape
+    place = packed + np.arange(0, n_bytes * values, values)
+    if n > 1:
+        place += np.arange(0, n * n_bytes * values, n_bytes * values)[:, None, None]
+    total: Single = table.reshape(-1).take(place).sum(axis=2)
+    return total
+
+
+def sums_of_all(table: Single, packed: NDArray[np.uint8]) -> Single:
+    """`sums` of each query with the same codes (K, n_bytes): (n, K) float32, equal to the bit."""
+    n, n_bytes, values = table.shape
+    place = packed + np.arange(0, n_bytes * values, values)
+    total: Single = table.reshape(n, -1).take(place, axis=1).sum(axis=2)
     return total
 
 

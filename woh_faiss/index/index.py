@@ -21,7 +21,18 @@ from woh_faiss.inputs.chunk import Chunk, concatenate, gathered
 from woh_faiss.learner.config import WOHConfig, merged
 from woh_faiss.learner.hasher import Hasher
 from woh_faiss.learner.kernel import unit_rows
-from woh_faiss.store import NO_DISTANCE, NO_ID, AnnIndex, Item, Round, ScoreScan, Store, View, publish
+from woh_faiss.store import (
+    NO_DISTANCE,
+    NO_ID,
+    AnnIndex,
+    Item,
+    Round,
+    ScoreScan,
+    Searcher,
+    Store,
+    View,
+    publish,
+)
 
 from . import index_state
 from .code_files import read_codes, valid_codes
@@ -475,9 +486,12 @@ class WOHIndex:
         if view.model is None:  # no items either: nothing can be encoded before the first round
             return _no_answers(len(validate.features(xq)), k, by)
         hasher = self._model.hasher(view)
-        way = None if ann is None else self._store.ann_searcher(view, ann)
+        way: Searcher | None = None if ann is None else self._store.ann_searcher(view, ann)
         if by == "hamming":
-            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, way)
+            packed = hasher.encode(xq)
+            if way is None and allow is None and deny is None:
+                way = self._store.packed_hamming(view, 8 * self.code_size, len(packed))
+            return view.search(codes.pad(packed), k, allow, deny, way)
         h, a = hasher.halves(xq)
         if way is not None:
             return scored_short_list(view, way, hasher.encode(xq), h, a, k, by)
@@ -779,9 +793,7 @@ class WOHIndex:
 
     def info(self, n_tags: int = 10) -> dict[str, Any]:
         """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
-        return index_state.info(
-            self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags
-        )
+        return index_state.info(self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags)
 
     def health(self, most: int = 10) -> dict[str, Any]:
         """Quality of the codes, and items whose tags and features disagree.

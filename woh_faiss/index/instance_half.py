@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from woh_faiss import codes
 from woh_faiss.errors import InputError
 from woh_faiss.learner.blocks import Features, Rows
-from woh_faiss.learner.instance import ENOUGH, InstanceMap, Single, packed_signs, sample, unit_single
-from woh_faiss.store import WriteTransaction
+from woh_faiss.learner.instance import ENOUGH, InstanceMap, packed_signs, sample, unit_single
+from woh_faiss.store.write_transaction import WriteTransaction
 
 Packed = NDArray[np.uint8]
+Single = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,13 @@ class InstanceHalf:
 
 
 def instance_half(
-    features: Features, writing: WriteTransaction, stored: Packed, known: InstanceMap | None, s: int, r: int, seed: int
+    features: Features,
+    writing: WriteTransaction,
+    stored: Packed,
+    known: InstanceMap | None,
+    s: int,
+    r: int,
+    seed: int,
 ) -> InstanceHalf:
     """The instance half of a round.
 
@@ -75,10 +82,12 @@ def instance_half(
         early = np.concatenate(rows.map(unit_single).gathered())
         function = known or InstanceMap.fit(early, s, seed, n)
         return InstanceHalf(function, function.packed(early), known is None, early)
-    places, U = _early(writing, before)
     wanted = sample(before + n, seed)
-    mine = unit_single(features.take(wanted[wanted >= before] - before))
-    function = InstanceMap.fit(np.concatenate([U[wanted[wanted < before]], mine]), s, seed, before + n)
+    seen = unit_single(features.take(wanted[wanted >= before] - before))
+    if before:
+        places, U = _early(writing, before)
+        seen = np.concatenate([U[wanted[wanted < before]], seen])
+    function = InstanceMap.fit(seen, s, seed, before + n)
     recoded = None
     if before:
         recoded = stored.copy()
@@ -94,7 +103,9 @@ def _early(writing: WriteTransaction, rows: int) -> tuple[NDArray[np.int64], Sin
     """Rows and features of the items so far, which are few."""
     places, U = writing.early_features()
     if len(places) != rows:
-        raise InputError(f"{writing.folder} has the features of {len(places)} of its {rows} items; build it again")
+        raise InputError(
+            f"{writing.folder} has the features of {len(places)} of its {rows} items; build it again"
+        )
     return places, U
 
 

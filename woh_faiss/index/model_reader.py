@@ -77,7 +77,9 @@ class ModelReader:
 
         self.hasher(view)  # says so where nothing was learned
         if not self._config.bits:
-            raise InputError(f"{self._store.path} has no learned bits, which tags are asked by; ask by features")
+            raise InputError(
+                f"{self._store.path} has no learned bits, which tags are asked by; ask by features"
+            )
         held = self._tag_queries
         if held is None or held[0] != view.snapshot:
             model = view.learned()

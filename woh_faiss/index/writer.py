@@ -23,7 +23,7 @@ from woh_faiss.learner.hasher import Hasher
 from woh_faiss.learner.instance import ENOUGH
 from woh_faiss.store import NewRound, Round, Snapshot, Store
 from woh_faiss.store.write_transaction import WriteTransaction
-from woh_faiss.tags.vocabulary import NormalisedTags, Vocabulary, normalised
+from woh_faiss.tags.vocabulary import Vocabulary, normalised
 from woh_faiss.tags.word_vectors import WordVectors
 
 from .instance_half import InstanceHalf, code, instance_half
@@ -239,7 +239,9 @@ class IndexWriter:
                 nonlocal packed, half
                 width = None if learned is None else learned.d
                 if width not in (None, features.shape[1]):
-                    raise InputError(f"features have {features.shape[1]} columns, the model was fitted with {width}")
+                    raise InputError(
+                        f"features have {features.shape[1]} columns, the model was fitted with {width}"
+                    )
                 if learned is not None:
                     packed = np.concatenate(features.rows().map(encoded, learned).gathered())
                 half = self._half(features, writing)

@@ -12,11 +12,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import validate
+from woh_faiss import score, validate
 from woh_faiss.errors import InputError, LockedError, StoreError
 from woh_faiss.index.index import WOHIndex
 from woh_faiss.index.item_ids import OnDuplicate, check_policy
-from woh_faiss.index.neighbours import scores
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import merged
 from woh_faiss.store import NO_ID
@@ -29,8 +28,6 @@ __all__ = ["LEARN_FROM", "Documents", "Entry", "tag_lists_of"]
 
 #: Tagged documents that wait before the first round is learned.
 LEARN_FROM = 500
-#: Nearest codes that are ranked by the scores of the query before it is rounded.
-RERANK = 1000
 #: Documents that get their codes in one round.
 ROUND = 10_000
 
@@ -231,8 +228,8 @@ class Documents:
     ) -> list[tuple[Entry, float]]:
         """The k best documents for an embedding (d,), with scores in [-1, 1], the best first.
 
-        Before the first round the score is the cosine of the embeddings. After it, it is the cosine between
-        the query's hash values before rounding and the ±1 code, for the `RERANK` nearest codes.
+        Before the first round the score is the cosine of the embeddings. After it, it is the mean of the two
+        terms of `score`, without query expansion, or the one term there is.
 
         Parameters
         ----------
@@ -275,17 +272,26 @@ class Documents:
         # What waits may have a code already, by a death or by a writer since.
         deny = np.concatenate([waiting.gone, numbers])
         most = min(k, max(index.ntotal, 1))
-        S, I = index.search(xq, most, rerank=max(most, RERANK), allow=allow, deny=deny if deny.size else None)
+        S, I = index.search(xq, most, expand=0, allow=allow, deny=deny if deny.size else None)
         there = I[0] != NO_ID
-        H = index.hasher.decision_function(xq)
         found = S[0][there]
         if numbers.size:
-            found = np.concatenate([found, scores(H, index.encode(waiting.embeddings)[None])[0]])
+            found = np.concatenate([found, _scores(index, xq, index.encode(waiting.embeddings))])
             if allow is not None:
                 kept = np.isin(numbers, allow)
                 found, numbers = found[np.concatenate([there[there], kept])], numbers[kept]
-        length = np.linalg.norm(H) * np.sqrt(H.shape[1]) or 1.0  # a code is as long as √r
-        return found / length, np.concatenate([I[0][there], numbers])
+        terms = 2 if index.config.bits and index.instance_bits else 1
+        return found.astype(np.float64) / terms, np.concatenate([I[0][there], numbers])
+
+
+def _scores(index: WOHIndex, xq: NDArray[np.float64], packed: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Scores of codes (n, code_size) for one query: what `WOHIndex.search` gives them."""
+    first, terms = 0, []
+    for half in index.hasher.halves(xq):
+        end = first if half is None else first + half.shape[1] // 8
+        terms.append(None if half is None else score.sums_of_all(score.tables(half), packed[:, first:end])[0])
+        first = end
+    return score.combined(*terms)
 
 
 def _ids(ids: Sequence[str]) -> list[str]:
@@ -304,7 +310,7 @@ INDEX, DOCUMENTS = "codes.woh", "documents.sqlite"
 
 def opened(folder: Path, hyper: dict[str, Any]) -> WOHIndex:
     """The index of a folder, made if there is none; it must have the hyper-parameters that are given."""
-    merged(None, hyper)
+    merged(None, {name: value for name, value in hyper.items() if name != "instance_bits"})
     if not os.path.lexists(folder / INDEX):
         if os.path.lexists(folder / DOCUMENTS):
             raise StoreError(f"{folder} has {DOCUMENTS} but no {INDEX}; restore both from a backup")
@@ -321,7 +327,7 @@ def opened(folder: Path, hyper: dict[str, Any]) -> WOHIndex:
         if os.path.lexists(folder / DOCUMENTS):
             raise
         return WOHIndex.create(folder / INDEX, **hyper)  # what died in the making is replaced
-    has = index.config.to_dict()
+    has = {**index.config.to_dict(), "instance_bits": index.instance_bits}
     if other := [
         f"{name} is {value!r}, not {has[name]!r}" for name, value in hyper.items() if has[name] != value
     ]:

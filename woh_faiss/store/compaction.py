@@ -25,7 +25,7 @@ from .write_transaction import WriteTransaction
 #: Rows read or written at a time.
 _BLOCK = 1 << 18
 #: What is changed as a whole.
-_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "tag_outliers")
+_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "tag_outliers", "early_features")
 
 
 def compact(writing: WriteTransaction) -> int:
@@ -48,6 +48,7 @@ def compact(writing: WriteTransaction) -> int:
         state.leave(writing.snapshot, writing.snapshot.round)
         codes, ids = _rewritten(writing, alive, state.generation)
         _forget_tags(run)
+        _forget_early(run, alive)
         select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
         erased = cell_types.all_typed(
             "removed", run.execute(select, (state.auto_end,)), {"id": cell_types.COUNT}
@@ -137,7 +138,7 @@ def rollback(writing: WriteTransaction, number: int) -> int:
         raise InputError(f"round {number} is forgotten: compact erased its last items; give another one")
     if number < earliest or not (model is None or model in writing.state.models):
         raise InputError(
-            f"round {number} cannot be restored, its model is not kept any more; "
+            f"round {number} cannot be restored, its model or codes are not kept any more; "
             f"the earliest that can is {earliest} ('woh-index build --keep-models' keeps more)"
         )
     alive = np.zeros(old.rows, np.bool_)
@@ -156,6 +157,7 @@ def rollback(writing: WriteTransaction, number: int) -> int:
         )
         run.execute("DELETE FROM removed WHERE removed > ?", (number,))
         run.execute("DELETE FROM tag_outliers WHERE round > ?", (number,))
+        run.execute("DELETE FROM early_features WHERE row >= ?", (end,))
         _restore_tags(run, number)
         run.execute("DELETE FROM rounds WHERE round > ?", (number,))
         run.execute("UPDATE rounds SET ntotal = (SELECT count(*) FROM items) WHERE round = ?", (number,))
@@ -233,6 +235,18 @@ def _forget_tags(run: sqlite3.Connection) -> None:
     ):
         kept = [entry for entry in cell_types.were(text) if entry[0] not in private]
         run.execute("UPDATE undo SET tags = ? WHERE round = ?", (json.dumps(kept), number))
+
+
+def _forget_early(run: sqlite3.Connection, alive: NDArray[np.bool_]) -> None:
+    """Drop the features of rows that go, and give those of others their new rows."""
+    found = run.execute("SELECT row FROM early_features ORDER BY row").fetchall()
+    places = [row for (row,) in cell_types.all_typed("early_features", found, {"row": cell_types.COUNT})]
+    now = np.cumsum(alive) - 1
+    for row in places:  # a row's new place is not above it, and free by then
+        if row < len(alive) and alive[row]:
+            run.execute("UPDATE early_features SET row = ? WHERE row = ?", (int(now[row]), row))
+        else:
+            run.execute("DELETE FROM early_features WHERE row = ?", (row,))
 
 
 def _tags_of(run: sqlite3.Connection, table: str) -> set[str]:

@@ -174,6 +174,11 @@ class NewRound:
         Whether the new ids are the next free ones, all of them, and none was chosen by a user.
     tag_outliers : (id, bits) each
         New items to remember as those whose code and features agree least, and by how many bits not.
+    early : (n, width) float32, optional
+        Features of the new items, kept until a round is `recoded`.
+    recoded : (rows, d // 8) uint8, optional
+        Codes of all rows so far, removed ones too, which take the place of theirs. No features are kept
+        then, and no rollback goes back beyond this round.
     """
 
     kind: Literal["trained", "encoded", "removed"]
@@ -191,6 +196,8 @@ class NewRound:
     remove: Sequence[int] = ()
     numbered: bool = False
     tag_outliers: Sequence[tuple[int, int]] = ()
+    early: NDArray[np.float32] | None = None
+    recoded: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,20 @@ def threads(few: bool) -> AbstractContextManager[None]:
     return _OneThread() if few or _forked else nullcontext()
 
 
+def query_parts(queries: NDArray[Any], rows: int, width: int) -> list[tuple[NDArray[Any], bool]]:
+    """The queries of a scan in parts that Faiss is soon done with, and whether it should use one thread.
+
+    `width` are the bytes of each of the `rows` codes.
+    """
+    n = len(queries)
+    # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
+    alone = n == 1 or n * rows < _SMALL
+    size = max(1, _AT_ONCE // max(1, rows * -(-width // 8)))
+    if n <= size:
+        return [(queries, alone)]
+    return [(queries[start : start + size], alone) for start in range(0, n, size)]
+
+
 @dataclass(frozen=True)
 class Scan:
     """Codes, and which of their rows an answer may have.
@@ -141,7 +155,7 @@ class Scan:
         else:
             index, among = self.mapped.index, None
         counts, D, I = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int64)]
-        for some, alone in self._parts(codes, index.ntotal):
+        for some, alone in query_parts(codes, index.ntotal, codes.shape[1]):
             with threads(alone):
                 lims, distances, rows = index.range_search(some, radius)
             count = np.diff(lims.astype(np.int64))
@@ -168,16 +182,6 @@ class Scan:
             )
         return np.ascontiguousarray(codes)
 
-    def _parts(self, codes: NDArray[np.uint8], rows: int) -> list[tuple[NDArray[np.uint8], bool]]:
-        """The queries in parts that Faiss is soon done with, and whether it should use one thread."""
-        n, width = codes.shape
-        # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
-        alone = n == 1 or n * rows < _SMALL
-        size = max(1, _AT_ONCE // max(1, rows * -(-width // 8)))
-        if n <= size:
-            return [(codes, alone)]
-        return [(codes[start : start + size], alone) for start in range(0, n, size)]
-
     def _few(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
         """Among the few rows that are allowed, side by side."""
         index, rows = self._gathered
@@ -191,7 +195,7 @@ class Scan:
     def _ask(self, index: Any, codes: NDArray[np.uint8], k: int, **named: Any) -> tuple[Distances, Rows]:
         """What Faiss answers, for k up to the number of rows."""
         found: list[tuple[Distances, Rows]] = []
-        for some, alone in self._parts(codes, index.ntotal):
+        for some, alone in query_parts(codes, index.ntotal, codes.shape[1]):
             with threads(alone):
                 found.append(index.search(some, k, **named))
         if len(found) == 1:

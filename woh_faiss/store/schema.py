@@ -109,6 +109,9 @@ _TAG_OUTLIERS = (
     "CREATE TABLE tag_outliers (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, bits INTEGER NOT NULL)"
 )
 
+# Features of the items so far, float32, while the function of their instance bits is not final.
+_EARLY = "CREATE TABLE early_features (row INTEGER PRIMARY KEY, x BLOB NOT NULL)"
+
 #: What makes an empty catalogue.
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -118,6 +121,7 @@ SCHEMA = (
     _UNDO,
     _SPENT,
     _TAG_OUTLIERS,
+    _EARLY,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )

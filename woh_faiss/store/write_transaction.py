@@ -61,6 +61,18 @@ class WriteTransaction:
         """Whether the anchors were committed."""
         return self.state.anchors is not None
 
+    def early_features(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows whose features are kept, ascending, and the features: (n,) int64 and (n, width) float32."""
+        with database.failures(self.folder, 0):
+            rows = self.connection.execute("SELECT row, x FROM early_features ORDER BY row")
+            found = cell_types.all_typed("early_features", rows, cell_types.EARLY)
+            if len({len(x) for _, x in found}) > 1 or any(len(x) % 4 for _, x in found):
+                raise sqlite3.DatabaseError("early_features.x has rows of other lengths")
+            X = np.frombuffer(b"".join(x for _, x in found), "<f4").reshape(len(found), -1 if found else 0)
+            if not np.isfinite(X).all():
+                raise sqlite3.DatabaseError("early_features.x holds numbers that are not finite")
+            return np.array([row for row, _ in found], np.int64), X.astype(np.float32, copy=False)
+
     # ---- questions about ids and keys --------------------------------------------------------------------
 
     def known_ids(self, ids: ArrayLike) -> NDArray[np.int64]:
@@ -190,8 +202,14 @@ class WriteTransaction:
             (row, id_, None if key is None else str(key), cell_types.of_texts(entry), number)
             for row, (id_, key, entry) in enumerate(entries, old.rows)
         ]
+        early = self._early(new, len(ids))
+        recoded = None if new.recoded is None else self._checked_recoded(new.recoded)
         with self.committing() as (catalog_writer, state):
-            checksum = self._append(codes, ids)
+            if recoded is None:
+                checksum = self._append(codes, ids)
+            else:
+                checksum = self._recode(catalog_writer, state, recoded, codes, ids)
+                state.restorable = number
             model, model_digest = self._write_model(new, number, state)
             if len(ids) or new.model is not None or anchors:
                 files.sync_folder(self.folder)
@@ -218,6 +236,7 @@ class WriteTransaction:
             catalog_writer.add_items(items)
             catalog_writer.add_tag_outliers([(id_, number, bits) for id_, bits in new.tag_outliers])
             catalog_writer.put_tags(tag_values, number)
+            catalog_writer.add_early(early)
             if len(state.models) > self._keep:
                 state.models = state.models[-self._keep :]
                 state.restorable = max(state.restorable, schema.model_round(state.models[0]))
@@ -301,6 +320,57 @@ class WriteTransaction:
         if len(ids):
             files.append(self.folder / schema.CODES, codefile.end(self.d, self.snapshot.rows), codes)
             files.append(self.folder / schema.IDS, 8 * self.snapshot.rows, stored)
+        return codefile.checksum(codes, stored)
+
+    def _early(self, new: NewRound, n: int) -> list[tuple[int, bytes]]:
+        """The rows of `early_features` that a round adds; InputError if they do not fit."""
+        X = new.early
+        if X is None:
+            return []
+        if X.dtype != np.float32 or X.ndim != 2 or len(X) != n or not np.isfinite(X).all():
+            raise InputError(
+                f"early features have shape {X.shape} and dtype {X.dtype}, expected ({n}, width) float32"
+            )
+        if new.recoded is not None:
+            raise InputError("features are kept until a round is recoded; give one of early and recoded")
+        return list(enumerate((x.tobytes() for x in X.astype("<f4", copy=False)), self.snapshot.rows))
+
+    def _checked_recoded(self, recoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """InputError unless these are codes of all rows so far."""
+        expected = self.snapshot.rows, self.d // 8
+        if recoded.dtype != np.uint8 or recoded.shape != expected:
+            raise InputError(
+                f"recoded has shape {recoded.shape} and dtype {recoded.dtype}, expected {expected} uint8"
+            )
+        return recoded
+
+    def _recode(
+        self,
+        catalog_writer: CatalogWriter,
+        state: State,
+        recoded: NDArray[np.uint8],
+        codes: NDArray[np.uint8],
+        ids: NDArray[np.int64],
+    ) -> str:
+        """All codes and ids in files of a new generation; SHA-256 of the bytes of the round's own."""
+        folder, rows = self.folder, self.snapshot.rows
+        old = codefile.map_codes(folder / schema.CODES, self.d, rows)
+        old_ids = codefile.map_ids(folder / schema.IDS, rows)
+        rounds = catalog.rounds(self.connection, 1, self.snapshot.round)
+        codefile.check_rounds(folder, rounds, old, old_ids)  # a new checksum would hide damage
+        state.leave(self.snapshot, self.snapshot.round)
+        stored = np.ascontiguousarray(ids, dtype="<i8")
+        new_codes, new_ids = (
+            folder / schema.pending(name, state.generation) for name in (schema.CODES, schema.IDS)
+        )
+        head = codefile.header(self.d, rows + len(ids))
+        files.write(new_codes, head, [recoded, codes], folder / schema.CODES)
+        files.write(new_ids, b"", [old_ids, stored], folder / schema.IDS)
+        files.sync_folder(folder)
+        slices = ((slice(it.first_row, it.end_row), it.round) for it in rounds)
+        catalog_writer.recode(
+            [(codefile.checksum(recoded[some], old_ids[some]), number) for some, number in slices]
+        )
         return codefile.checksum(codes, stored)
 
     def write_file(self, name: str, write: Any) -> str:
