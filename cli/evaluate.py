@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -30,7 +30,30 @@ MOST_ROUNDS = 3
 
 @click.command("evaluate")
 @chunks_argument
-@click.option("--bits", default="16,64", show_default=True, callback=bits_list, help="Code lengths to try.")
+@click.option(
+    "--bits", default="16,64", show_default=True, callback=bits_list, help="Numbers of learned bits to try."
+)
+@click.option(
+    "--instance-bits",
+    default=64,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Bits of the features alone behind them.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["both", "hamming"]),
+    default="both",
+    show_default=True,
+    help="Rank by score, as an index does, or by learned bits that differ.",
+)
+@click.option(
+    "--expand",
+    default=3,
+    show_default=True,
+    type=click.IntRange(0),
+    help="First answers that are asked with again, by score.",
+)
 @click.option(
     "--chunks",
     "n_chunks",
@@ -58,6 +81,9 @@ MOST_ROUNDS = 3
 def evaluate(
     chunks: Sequence[Path],
     bits: list[int],
+    instance_bits: int,
+    by: Literal["both", "hamming"],
+    expand: int,
     n_chunks: int,
     queries: int | None,
     seed: int,
@@ -69,9 +95,12 @@ def evaluate(
     """Measure learned codes on the labelled items of all CHUNKs, round by round.
 
     Holds queries out at random, streams the rest in equal parts, and prints the mean average precision (MAP)
-    after each: Hamming distance, the whole database so far, relevant = a shared label. Database items keep
-    the code they got when their part came. Uncompressed search on the same split is printed beside it.
-    Every item needs tags, which are learned from, and labels (0/1 or class numbers), which are not.
+    after each: ranked as an index searches, the whole database so far, relevant = a shared label. Database
+    items keep the learned bits they got when their part came. At the end it also prints how many of the first
+    ten answers are relevant (P@10), how often an item is the first answer to its own features, or among the
+    first ten (self@1, self@10), and how many of the ten nearest by float cosine are found. Uncompressed
+    search on the same split is printed beside it. Every item needs tags, which are learned from (not with
+    --bits 0), and labels (0/1 or class numbers), which are not.
 
     \b
     Example:
@@ -79,6 +108,7 @@ def evaluate(
     """
     from woh_faiss import budget
     from woh_faiss.evaluation import plots
+    from woh_faiss.evaluation.quality import Quality
     from woh_faiss.evaluation.streaming import stream
     from woh_faiss.inputs.chunk import concatenate, read_chunk
     from woh_faiss.learner.config import WOHConfig
@@ -87,16 +117,31 @@ def evaluate(
     if plot is not None:
         plots.check(plot)
     configs = [WOHConfig(bits=b, preset=preset, seed=seed) for b in dict.fromkeys(bits)]
+    if by == "hamming":
+        instance_bits = 0
+    if not instance_bits and not all(bits):
+        raise click.UsageError("--bits 0 has instance bits alone: give --instance-bits, and no --by hamming")
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with budget.reading("all CHUNKs together"):
         data = concatenate([read_chunk(path) for path in chunks], [str(path) for path in chunks])
-    steps = stream(data, configs, chunks=n_chunks, queries=queries, seed=seed, word_vectors=vectors)
+    steps = stream(
+        data,
+        configs,
+        chunks=n_chunks,
+        queries=queries,
+        seed=seed,
+        word_vectors=vectors,
+        instance_bits=instance_bits,
+        by=by,
+        expand=expand,
+    )
     results = []
     for result in progress(steps, total=n_chunks * len(configs) + 2):
         results.append(result)
         if as_json:
             line = asdict(result)
-            line["map"], line["seconds"] = round(result.map, 6), round(result.seconds, 4)
+            line["seconds"] = round(result.seconds, 4)
+            line |= {name: round(line[name], 6) for name in Quality._fields}
             print_json(line)
     if not as_json:
         _print_table(results, n_chunks)
@@ -105,7 +150,7 @@ def evaluate(
 
 
 def _print_table(results: list[Result], chunks: int) -> None:
-    """One row a method and code length; a column a round, or three of them."""
+    """Two tables, a row a method and code length: MAP of some rounds, and the quality after the last."""
     from rich import box
 
     from .tables import Table, console
@@ -113,24 +158,33 @@ def _print_table(results: list[Result], chunks: int) -> None:
     rounds = range(1, chunks + 1)
     shown = list(rounds) if chunks <= MOST_ROUNDS else [1, (chunks + 1) // 2, chunks]
     last = results[-1]
-    table = Table(
+    by_round = Table(
         title="MAP after a round",
         box=box.SIMPLE,
         caption=f"{last.queries} queries against up to {last.database} items in {chunks} parts; "
         "training seconds a round",
     )
-    for name in ("method", "preset"):
-        table.add_column(name, no_wrap=True)
-    for name in ("bits", *(f"round {t}" for t in shown), "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
+    at_last = Table(title="After the last round", box=box.SIMPLE)
+    for table, columns in (
+        (by_round, (*(f"round {t}" for t in shown), "seconds")),
+        (at_last, ("P@10", "self@1", "self@10", "float recall")),
+    ):
+        for name in ("method", "preset"):
+            table.add_column(name, no_wrap=True)
+        for name in ("bits", *columns):
+            table.add_column(name, justify="right", no_wrap=True)
     for method, preset, bits in dict.fromkeys((r.method, r.preset, r.bits) for r in results):
         row = {r.round: r for r in results if (r.method, r.preset, r.bits) == (method, preset, bits)}
+        end = row[max(row)]
         learned = bits is not None
-        table.add_row(
-            method,
-            preset or "",
-            str(bits) if learned else "",
+        width = (f"{bits} + {end.instance_bits}" if end.instance_bits else str(bits)) if learned else ""
+        named = method, preset or "", width
+        by_round.add_row(
+            *named,
             *(f"{row[t].map:.4f}" if t in row else "" for t in shown),
             f"{sum(r.seconds for r in row.values()) / len(row):.2f}" if learned else "",
         )
-    console().print(table)
+        quality = (end.p10, end.self1, end.self10, end.float_recall10)
+        at_last.add_row(*named, *(f"{value:.3f}" for value in quality))
+    console().print(by_round)
+    console().print(at_last)

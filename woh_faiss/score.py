@@ -22,6 +22,8 @@ Single = NDArray[np.float32]
 
 #: Three squarings: the eighth power of the instance term.
 _SQUARINGS = 3
+#: First answers that a search asks again with, unless another number is given.
+EXPAND = 3
 #: What the first answers' learned bits count, beside the query's own numbers of mean size 1.
 EXPANSION_WEIGHT = np.float32(2)
 

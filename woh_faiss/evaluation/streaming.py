@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk, TagLists
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.estimator import WOH
+from woh_faiss.learner.hasher import Hasher
 from woh_faiss.tags.word_vectors import WordVectors
 from woh_faiss.validate import positive_int, whole_numbers
 
-from .metrics import cosine, l2, mean_average_precision
+from .metrics import cosine, hamming, l2
+from .quality import InstanceHalf, Ranking, ScoreRanking, quality
 
 Rows = NDArray[np.intp]
 
@@ -53,12 +55,12 @@ class Result:
         "woh", a baseline's name, or the uncompressed search "float-l2" or "float-cosine".
     preset : str or None
         WOH's; None for all others.
-    bits : int or None
-        None where nothing was learned.
+    bits, instance_bits : int or None
+        Learned bits of a code, and instance bits behind them; None where there are no codes.
     round : int
         Chunks streamed so far, from 1.
-    map : float
-        Mean average precision, 0 to 1, as defined in `evaluation`.
+    map, p10, self1, self10, float_recall10 : float
+        See `quality.Quality`.
     queries, database : int
         Items held out, and items streamed so far.
     seconds : float
@@ -68,8 +70,13 @@ class Result:
     method: str
     preset: str | None
     bits: int | None
+    instance_bits: int | None
     round: int
     map: float
+    p10: float
+    self1: float
+    self10: float
+    float_recall10: float
     queries: int
     database: int
     seconds: float
@@ -84,6 +91,9 @@ def stream(
     seed: int = 0,
     word_vectors: WordVectors | None = None,
     make: Callable[[WOHConfig], Learner] = WOH,
+    instance_bits: int = 0,
+    by: Literal["both", "hamming"] = "hamming",
+    expand: int = 0,
 ) -> Iterator[Result]:
     """Measure every config after every round, then the uncompressed features at the last round.
 
@@ -107,6 +117,12 @@ def stream(
         Given to every round.
     make : callable
         The trainer of a config.
+    instance_bits : int
+        Bits of the features alone behind the learned ones; with them ``bits=0`` learns nothing.
+    by : "both" or "hamming"
+        Rank by the score of `WOHIndex.search`, which is for `WOH` only, or by the learned bits that differ.
+    expand : int
+        As `WOHIndex.search`, for the score.
 
     Yields
     ------
@@ -118,13 +134,17 @@ def stream(
     InputError
         Tags or labels are missing, or there are too few items for the queries or chunks asked for.
     """
+    learns = any(config.bits for config in configs)
     for name, found in (("tags to learn from", chunk.tags), ("labels to measure by", chunk.labels)):
-        if found is None:
+        if found is None and (learns or found is chunk.labels):
             raise InputError(
                 f"the data has no {name}; evaluation needs features, tags and labels of every item"
             )
     held_out, rest = split(chunk, queries, seed)
-    return _measure(chunk, configs, held_out, parts(rest, chunks), word_vectors, make)
+    measure = _Measure(
+        chunk, held_out, parts(rest, chunks), word_vectors, make, instance_bits, by, expand, seed
+    )
+    return measure.all(configs)
 
 
 def parts(rest: Rows, chunks: int | Sequence[int]) -> list[Rows]:
@@ -182,34 +202,89 @@ def split(chunk: Chunk, queries: int | Rows | None, seed: int) -> tuple[Rows, Ro
     return rng.permutation(np.flatnonzero(out)), rng.permutation(np.flatnonzero(~out))
 
 
-def _measure(
-    chunk: Chunk,
-    configs: Sequence[WOHConfig],
-    held_out: Rows,
-    parts: list[Rows],
-    word_vectors: WordVectors | None,
-    make: Callable[[WOHConfig], Learner],
-) -> Iterator[Result]:
-    labels = np.asarray(chunk.labels)
-    X = chunk.features[held_out]
-    streamed = np.concatenate(parts)
-    for config in configs:
-        learner = make(config)
+@dataclass(frozen=True, eq=False)
+class _Measure:
+    """One split, measured: the parameters of `stream`."""
+
+    chunk: Chunk
+    held_out: Rows
+    parts: list[Rows]
+    word_vectors: WordVectors | None
+    make: Callable[[WOHConfig], Learner]
+    instance_bits: int
+    by: str
+    expand: int
+    seed: int
+
+    def all(self, configs: Sequence[WOHConfig]) -> Iterator[Result]:
+        """See `stream`."""
+        for config in configs:
+            yield from self._rounds(config)
+        streamed = np.concatenate(self.parts)
+        X = self.chunk.features[streamed]
+        for name, distance in (("float-l2", l2), ("float-cosine", cosine)):
+            ranking = _against(distance, X)
+            yield self._result(name, None, None, None, len(self.parts), ranking, streamed, 0.0)
+
+    def _rounds(self, config: WOHConfig) -> Iterator[Result]:
+        learner = self.make(config) if config.bits else None
         method = getattr(learner, "name", "woh")
-        preset = config.preset if method == "woh" else None
-        ranked = getattr(learner, "database", lambda X, learned: learned)
-        learned = np.empty((0, config.bits // 8), np.uint8)
-        for t, part in enumerate(map(chunk.rows, parts), start=1):
-            assert part.tags is not None  # noqa: S101 - `stream` has checked; this tells mypy
-            start = time.perf_counter()
-            learner.partial_fit(part.features, part.tags, word_vectors=word_vectors)
+        preset = config.preset if method == "woh" and learner is not None else None
+        half, learned = (
+            InstanceHalf(self.instance_bits, config.seed),
+            np.empty((0, config.bits // 8), np.uint8),
+        )
+        streamed = np.empty(0, np.intp)
+        for t, rows in enumerate(self.parts, start=1):
+            streamed = np.concatenate([streamed, rows])
+            X, start = self.chunk.features[streamed], time.perf_counter()
+            if learner is not None:
+                part = self.chunk.rows(rows)
+                assert part.tags is not None  # noqa: S101 - `stream` has checked; this tells mypy
+                learner.partial_fit(part.features, part.tags, word_vectors=self.word_vectors)
+                learned = np.vstack([learned, learner.codes_])
+            instance = half.codes(X)
             seconds = time.perf_counter() - start
-            learned = np.vstack([learned, learner.codes_])
-            so_far = streamed[: len(learned)]
-            database = ranked(chunk.features[so_far], learned)
-            score = mean_average_precision(learner.encode(X), database, labels[held_out], labels[so_far])
-            yield Result(method, preset, config.bits, t, score, len(held_out), len(database), seconds)
-    everything = chunk.features[streamed]
-    for name, distance in (("float-l2", l2), ("float-cosine", cosine)):
-        score = mean_average_precision(X, everything, labels[held_out], labels[streamed], distance=distance)
-        yield Result(name, None, None, len(parts), score, len(held_out), len(streamed), 0.0)
+            ranking = self._ranking(learner, half, X, learned, instance)
+            yield self._result(method, preset, config.bits, self.instance_bits, t, ranking, streamed, seconds)
+
+    def _ranking(
+        self,
+        learner: Any,
+        half: InstanceHalf,
+        X: NDArray[Any],
+        learned: NDArray[np.uint8],
+        instance: NDArray[np.uint8],
+    ) -> Ranking:
+        if self.by == "hamming":
+            database = learner.database(X, learned) if hasattr(learner, "database") else learned
+            return lambda Q: hamming(learner.encode(Q), database)
+        if learner is None:
+            assert half.function is not None  # noqa: S101 - for mypy: a code has bits
+            hasher = Hasher.of_instance(half.function)
+        else:
+            hasher = learner.hasher_.beside(half.function)
+        return ScoreRanking(hasher, learned, instance, self.expand)
+
+    def _result(
+        self,
+        method: str,
+        preset: str | None,
+        bits: int | None,
+        instance_bits: int | None,
+        round_: int,
+        ranking: Ranking,
+        streamed: Rows,
+        seconds: float,
+    ) -> Result:
+        X, labels = self.chunk.features, np.asarray(self.chunk.labels)
+        measured = quality(
+            ranking, X[self.held_out], X[streamed], labels[self.held_out], labels[streamed], self.seed
+        )
+        return Result(
+            method, preset, bits, instance_bits, round_, *measured, len(self.held_out), len(streamed), seconds
+        )
+
+
+def _against(distance: Callable[[Any, Any], Any], X: NDArray[Any]) -> Ranking:
+    return lambda Q: distance(Q, X)

@@ -20,6 +20,7 @@ from woh_faiss.errors import ConfigError, InputError, StoreError, short
 from woh_faiss.inputs.chunk import Chunk, concatenate, gathered
 from woh_faiss.learner.config import WOHConfig, merged
 from woh_faiss.learner.hasher import Hasher
+from woh_faiss.learner.instance import INSTANCE_BITS
 from woh_faiss.learner.kernel import unit_rows
 from woh_faiss.store import (
     NO_DISTANCE,
@@ -49,10 +50,6 @@ if TYPE_CHECKING:
 
 #: Items that `build` gathers for round 1: a first chunk of 121 in place of 1,945 cost .057 MAP at 16 bits.
 FIRST_ROUND = 2000
-#: Bits of a code behind the learned ones, unless another number is given.
-INSTANCE_BITS = 64
-#: First answers that a search asks again with.
-EXPAND = 3
 #: Where a store's configuration has the number of instance bits, beside the fields of WOHConfig.
 _INSTANCE_BITS = "instance_bits"
 
@@ -431,7 +428,7 @@ class WOHIndex:
         k: int,
         *,
         by: By = "both",
-        expand: int = EXPAND,
+        expand: int = score.EXPAND,
         allow: Ids | None = None,
         deny: Ids | None = None,
         params: Any = None,

@@ -20,6 +20,8 @@ from woh_faiss.errors import InputError
 
 from .kernel import Single, products_alone, unit_rows
 
+#: Bits of a code behind the learned ones, unless another number is given.
+INSTANCE_BITS = 64
 #: Items from which the function is final.
 ENOUGH = 2000
 #: Items that it is learned from, at most.

@@ -15,12 +15,14 @@ from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import PRESETS
 from woh_faiss.validate import listed
 
-#: WOH as it is by default, and with the constants of the paper.
+#: WOH's learned bits by default, and with the constants of the paper, both ranked by Hamming distance.
 OWN = {"woh": "adaptive", "woh-paper": "paper"}
+#: What an index searches by default: half of the bits learned, half instance bits, ranked by score.
+TWIN = "woh-twin"
 #: Uncompressed search, which no code length changes.
 FLOAT = ("float-l2", "float-cosine")
 #: Everything that can be measured, in the order of tables.
-NAMES = (*OWN, *METHODS, *MAKERS, *FLOAT)
+NAMES = (*OWN, TWIN, *METHODS, *MAKERS, *FLOAT)
 #: Code lengths beyond which a method takes hours: its search is cubic in them.
 SLOW = {"cosdish": 32}
 

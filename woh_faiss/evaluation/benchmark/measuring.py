@@ -9,11 +9,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import codes
+from woh_faiss import codes, score
 from woh_faiss.evaluation.baselines import METHODS
 from woh_faiss.evaluation.baselines.faiss_yardsticks import MAKERS, ranker
 from woh_faiss.evaluation.datasets import cut
-from woh_faiss.evaluation.metrics import Distance, cosine, hamming, l2, mean_average_precision, query_blocks
+from woh_faiss.evaluation.metrics import Distance, cosine, hamming, l2, query_blocks
+from woh_faiss.evaluation.quality import InstanceHalf, Quality, ScoreRanking, quality
 from woh_faiss.evaluation.streaming import parts, split, stream
 from woh_faiss.inputs.chunk import Chunk, TagLists
 from woh_faiss.learner.config import WOHConfig
@@ -21,7 +22,7 @@ from woh_faiss.learner.estimator import WOH
 from woh_faiss.learner.solver import regression, squared_lengths
 from woh_faiss.tags.word_vectors import WordVectors
 
-from .cells import OWN, Cell, Setting
+from .cells import OWN, TWIN, Cell, Setting
 
 #: Hits at which precision and recall are taken.
 FIRST = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
@@ -40,6 +41,11 @@ class _Recording:
         self.learner.partial_fit(X, tags, word_vectors=word_vectors)
         self.codes_ = self.learner.codes_
         self.learned.append(self.codes_)
+
+    @property
+    def hasher_(self) -> Any:
+        """Of WOH."""
+        return self.learner.hasher_
 
     def database(self, X: Any, learned: NDArray[np.uint8]) -> NDArray[np.uint8]:
         told = getattr(self.learner, "database", None)
@@ -66,7 +72,8 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
         ``rounds``: `round`, `map` and `seconds` (training alone) of each, or of the last where nothing is
         learned; ``database`` and ``queries``, their sizes; ``bytes`` an item; ``distinct``, the share of
         codes that are; ``first``, ``precision``, ``recall``: hits, and means over queries after so many;
-        ``objective`` of "woh-paper" after each outer iteration on the first chunk.
+        ``quality``: `quality.Quality` after the last round; ``objective`` of "woh-paper" after each outer
+        iteration on the first chunk.
 
     Raises
     ------
@@ -80,36 +87,46 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
     asked, held = labels[held_out], labels[rest]
     X, everything = chunk.features[held_out], chunk.features[rest]
     distinct, distance, falling = None, cast(Distance, hamming), None
-    if cell.method in OWN or cell.method in METHODS:
+    if cell.method in OWN or cell.method in METHODS or cell.method == TWIN:
         own = {"preset": OWN[cell.method], **cell.hyper} if cell.method in OWN else {}
+        twin = cell.method == TWIN
+        assert cell.bits is not None  # noqa: S101 - tells mypy: `cells` gives them lengths
+        instance_bits = cell.bits // 16 * 8 if twin else 0
         config = WOHConfig.from_dict(
-            {"bits": cell.bits, "seed": cell.seed, "min_count": setting.min_count, **own}
+            {"bits": cell.bits - instance_bits, "seed": cell.seed, "min_count": setting.min_count, **own}
         )
         made: list[_Recording] = []
 
         def make(config: WOHConfig) -> _Recording:
-            learner = WOH(config) if cell.method in OWN else METHODS[cell.method].of(config)
+            learner = WOH(config) if cell.method in OWN or twin else METHODS[cell.method].of(config)
             made.append(_Recording(learner))
             return made[-1]
 
         results = stream(
             chunk, [config], chunks=chunks, queries=held_out if setting.own else setting.queries,
-            seed=cell.seed, word_vectors=vectors, make=make,
+            seed=cell.seed, word_vectors=vectors, make=make, instance_bits=instance_bits,
+            by="both" if twin else "hamming", expand=score.EXPAND if twin else 0,
         )  # fmt: skip
-        rounds = [
-            {"round": it.round, "map": it.map, "seconds": it.seconds} for it in islice(results, n_rounds)
-        ]
+        found = list(islice(results, n_rounds))
+        rounds = [{"round": it.round, "map": it.map, "seconds": it.seconds} for it in found]
+        measured = {name: getattr(found[-1], name) for name in Quality._fields}
         packed = made[0].database(everything, np.vstack(made[0].learned))
         distinct = len(np.unique(packed, axis=0)) / len(packed)
         if cell.method == "woh-paper" and not cell.hyper:
             falling = by_iteration(chunk.rows(parts(rest, chunks)[0]), config, vectors)
         queries, database = made[0].encode(X), packed
-        n_bytes = config.bits // 8
+        n_bytes = cell.bits // 8
+        if twin:
+            half = InstanceHalf(instance_bits, config.seed)
+            instance = half.codes(everything)
+            ranking = ScoreRanking(made[0].hasher_.beside(half.function), packed, instance, score.EXPAND)
+            queries, database, distance = X, everything, lambda Q, _: ranking(Q)
     else:
         queries, database = X, everything
         distance, n_bytes = _fixed(cell, everything)
-        score = mean_average_precision(queries, database, asked, held, distance=distance)
-        rounds = [{"round": n_rounds, "map": score, "seconds": 0.0}]
+        result = quality(lambda Q: distance(Q, database), X, everything, asked, held, cell.seed)
+        measured = result._asdict()
+        rounds = [{"round": n_rounds, "map": result.map, "seconds": 0.0}]
     precision, recall = _curves(queries, database, asked, held, distance)
     return {
         "rounds": rounds,
@@ -121,6 +138,7 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
         "precision": precision,
         "recall": recall,
         "objective": falling,
+        "quality": measured,
     }
 
 

@@ -20,10 +20,16 @@ from .cells import Cell, Setting, label_of
 #: A record as `Records.of` gives it.
 Record = dict[str, Any]
 
+#: What is told of the last round beside MAP and precision: see `quality.Quality`.
+QUALITY = {
+    "self1": "Items that are the first answer to their own features",
+    "self10": "Items among the first ten answers to their own features",
+    "float_recall10": "Recall of the ten nearest by float cosine among the first ten answers",
+}
 #: A round's row of the CSV.
 COLUMNS = (
     *("method", "hyper", "bits", "bytes", "seed", "round", "map", "seconds"),
-    *("queries", "database", "distinct", "precision_at_10"),
+    *("queries", "database", "distinct", "precision_at_10", "self1", "self10", "float_recall10"),
 )
 
 
@@ -122,4 +128,5 @@ def _rows(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 **it,
                 "distinct": record["distinct"] if last else None,
                 "precision_at_10": at_10,
+                **({name: record["quality"][name] for name in QUALITY} if last else {}),
             }

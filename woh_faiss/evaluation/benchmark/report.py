@@ -17,7 +17,7 @@ from woh_faiss.version import __version__
 
 from .figures import figures
 from .paper import Numbers, beside
-from .records import Record, label, write_csv
+from .records import QUALITY, Record, label, write_csv
 
 
 class Table(NamedTuple):
@@ -90,6 +90,7 @@ def _page(
         tables=[
             *_compared(records, numbers),
             table("Precision of the first ten hits", records, _at_10, best=True),
+            *(table(QUALITY[name], records, _quality(name), best=True) for name in QUALITY),
             table(
                 "Training seconds of the last round, and how many times those of the first", long, _seconds
             ),
@@ -164,6 +165,16 @@ def _map(records: Sequence[Record]) -> tuple[float, str]:
 def _at_10(records: Sequence[Record]) -> tuple[float, str]:
     scores = [dict(zip(it["first"], it["precision"], strict=True)).get(10, np.nan) for it in records]
     return float(np.mean(scores)), f"{np.mean(scores):.3f}"
+
+
+def _quality(name: str) -> Callable[[Sequence[Record]], tuple[float, str]]:
+    """The mean of one of `records.QUALITY`."""
+
+    def of(records: Sequence[Record]) -> tuple[float, str]:
+        mean = float(np.mean([record["quality"][name] for record in records]))
+        return mean, f"{mean:.3f}"
+
+    return of
 
 
 def _seconds(records: Sequence[Record]) -> tuple[float, str]:
