@@ -57,19 +57,19 @@ def sums(table: Single, packed: NDArray[np.uint8]) -> Single:
     -------
     (n, K) float32
     """
-    n, n_bytes, values = table.shape
-    place = packed + np.arange(0, n_bytes * values, values)
-    if n > 1:
-        place += np.arange(0, n * n_bytes * values, n_bytes * values)[:, None, None]
-    total: Single = table.reshape(-1).take(place).sum(axis=2)
+    n, _, n_bytes = packed.shape
+    first = np.arange(n)[:, None] * n_bytes + np.arange(n_bytes)[:, None, None]
+    total = np.zeros(packed.shape[:2], np.float32)
+    for values in table.ravel().take(packed.transpose(2, 0, 1) + 256 * first):
+        total += values  # byte by byte: the order decides float32's rounding
     return total
 
 
 def sums_of_all(table: Single, packed: NDArray[np.uint8]) -> Single:
     """`sums` of each query with the same codes (K, n_bytes): (n, K) float32, equal to the bit."""
-    n, n_bytes, values = table.shape
-    place = packed + np.arange(0, n_bytes * values, values)
-    total: Single = table.reshape(n, -1).take(place, axis=1).sum(axis=2)
+    total = np.zeros((len(table), len(packed)), np.float32)
+    for j in range(packed.shape[1]):
+        total += table[:, j].take(packed[:, j], axis=1)
     return total
 
 

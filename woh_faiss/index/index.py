@@ -28,7 +28,6 @@ from woh_faiss.store import (
     AnnIndex,
     Item,
     Round,
-    ScoreScan,
     Searcher,
     Store,
     View,
@@ -485,14 +484,11 @@ class WOHIndex:
         hasher = self._model.hasher(view)
         way: Searcher | None = None if ann is None else self._store.ann_searcher(view, ann)
         if by == "hamming":
-            packed = hasher.encode(xq)
-            if way is None and allow is None and deny is None:
-                way = self._store.packed_hamming(view, 8 * self.code_size, len(packed))
-            return view.search(codes.pad(packed), k, allow, deny, way)
+            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, way, 8 * self.code_size)
         h, a = hasher.halves(xq)
         if way is not None:
             return scored_short_list(view, way, hasher.encode(xq), h, a, k, by)
-        return self._scan(view).search(h, a, k, by=by, expand=expand, allow=allow, deny=deny)
+        return self._scored(view, h, a, k, by, expand, allow, deny)
 
     def range_search(
         self,
@@ -569,11 +565,9 @@ class WOHIndex:
         ids = np.atleast_1d(np.asarray(ids))
         stored = view.codes(ids)  # which checks the ids
         if by == "hamming":
-            return without_own(*view.search(stored, k + 1, allow, deny), ids)
+            return without_own(*view.search(stored, k + 1, allow, deny, bits=8 * self.code_size), ids)
         h, a = self._halves(stored)
-        return without_own(
-            *self._scan(view).search(h, a, k + 1, by=by, expand=0, allow=allow, deny=deny), ids
-        )
+        return without_own(*self._scored(view, h, a, k + 1, by, 0, allow, deny), ids)
 
     def range_search_ids(
         self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
@@ -662,9 +656,7 @@ class WOHIndex:
             if len(of_features) != len(H):
                 raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
             H = unit_rows(H) + unit_rows(of_features)
-        by = "kind" if a is None else "both"
-        h = score.normalised(H)
-        return self._scan(view).search(h, a, k, by=by, expand=0, allow=allow, deny=deny)
+        return self._scored(view, score.normalised(H), a, k, "kind" if a is None else "both", 0, allow, deny)
 
     def describe(self, D: Iterable[NDArray[Any]], I: Iterable[NDArray[np.int64]]) -> list[list[Neighbour]]:
         """What a search found, with keys and tags: a list a query, without empty or erased places.
@@ -1076,9 +1068,20 @@ class WOHIndex:
         """The state to answer from, its hash function read."""
         return self._store.follow(lambda view: self._model.hasher(view) if view.model is not None else None)
 
-    def _scan(self, view: View) -> ScoreScan:
-        """The search by score among the items of a state."""
-        return self._store.score_scan(view, self.config.bits, self.instance_bits)
+    def _scored(
+        self,
+        view: View,
+        h: NDArray[np.float32] | None,
+        a: NDArray[np.float32] | None,
+        k: int,
+        by: Any,
+        expand: int,
+        allow: Ids | None,
+        deny: Ids | None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Scores and ids of the k best items of a state; h and a are `Hasher.halves` of queries."""
+        bits = self.config.bits, self.instance_bits
+        return view.score_search(*bits, h, a, k, by=by, expand=expand, allow=allow, deny=deny)
 
     def _halves(
         self, stored: NDArray[np.uint8]

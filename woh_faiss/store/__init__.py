@@ -10,13 +10,11 @@ from .files import publish
 from .model import Model
 from .records import AnnIndex, Item, NewRound, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
-from .score_scan import ScoreScan
 from .store import Store
 from .view import Searcher, View
 
 __all__ = [
     "Store",
-    "ScoreScan",
     "View",
     "Searcher",
     "Snapshot",

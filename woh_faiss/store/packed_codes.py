@@ -1,138 +1,274 @@
-"""Codes in the layout that Faiss scans fastest: as 4-bit product-quantiser codes with fixed centroids.
+"""A copy of codes in memory, repacked for Faiss's fast scan: sums of real numbers over the bits of codes.
 
-Four bits of a code are a number whose centroid is their pattern of -1 and 1. So packed codes are the codes of
-a 4-bit `IndexPQ` of which nothing is trained, and `IndexPQFastScan` scans them (André et al., VLDB 2015): for
-real-valued queries by inner product, and for queries of -1 and 1 by Hamming distance.
+Four bits are a 4-bit product-quantiser code whose 16 centroids are the sign patterns of {-1, +1}⁴. So
+nothing is trained, and an IndexPQFastScan scans 32 codes at a time. With a query of ±1 the sum is
+bits - 2 Hamming.
+
+Faiss rounds its look-up tables to 8 bits: `PackedCodes.best` says by how much a sum may be wrong. It takes no
+SearchParameters (1.12 to 1.15), so rows that may not answer are dropped by the caller.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from .scan import NO_ID, Rows, query_parts, threads
+from woh_faiss import codes as binary
+from woh_faiss import validate
+
+from . import fork_safety
+from .scan import NO_ID, Distances, Rows, Scan, parts, threads
 
 #: Faiss's own stubs leave out most of what SWIG generates.
 _swig: Any = faiss
 Single = NDArray[np.float32]
-Packed = NDArray[np.uint8]
+Bytes = NDArray[np.uint8]
 
-#: Rows of a segment, at most: what is copied on the way is that of one.
+#: Bits of the widest code: at 256 tables of 8 bits the 16-bit sums of Faiss cannot overflow.
+WIDEST = 1024
+#: Bits of the widest code whose Hamming distances Faiss's rounding cannot swap, with a wide margin.
+WIDEST_HAMMING = 256
+#: Rows of a segment: what is copied while one is packed stays small.
 _SEGMENT = 1 << 22
-#: The centroid of each value of four bits, the lowest first.
-_PATTERNS = np.array([[1 if value >> bit & 1 else -1 for bit in range(4)] for value in range(16)], np.float32)
-#: Queries that one thread scans together: fewer and more take a tenth longer each.
-_TOGETHER = 4
-#: A query of zeros is scanned as this in its first bit.
-_NOTHING = np.float32(1e-7)
+#: A segment is packed again with newer rows while it is less than so many times as large.
+_GROWTH = 4
+#: Codes up to this many bits are faster in blocks of 96 rows, wider ones in blocks of 32: by a seventh.
+_NARROW, _NARROW_BLOCK, _BLOCK = 32, 96, 32
+#: Faiss's code for "three queries, then three, at once": some per cent faster in batches than its choice.
+_SIX_QUERIES = 0x33
+#: Row v holds the signs of the four bits of v.
+_PATTERNS = binary.unpack(np.arange(16, dtype=np.uint8)[:, None])[:, :4].astype(np.float32)
+#: Hamming neighbours asked for, of k; how many times more where the last still ties with the k-th.
+_TIMES, _SPARE = 4, 64
+#: Rows from which a packed copy saves time; queries asked before making one costs less than it has saved.
+_LEAST, _WORTH = 10_000, 50
+#: Bits of a sort key that hold the row.
+_ROW_BITS = 40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Segment:
-    """Rows from `start` to `end` in one Faiss index."""
+    """Rows from `start` on, packed: never changed."""
 
-    start: int
-    end: int
     index: Any
+    start: int
+    rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PackedCodes:
-    """A copy of some bytes of every code, which never changes: threads share it.
+    """Bytes `first` to `end` of each code, packed; `rows` codes.
 
-    Attributes
-    ----------
-    columns : slice
-        The bytes of a code.
-    segments : tuple of _Segment
-        One after the other, from row 0.
+    Immutable: threads search one object while `extended` makes the next.
     """
 
-    columns: slice
+    first: int
+    end: int
     segments: tuple[_Segment, ...] = ()
 
-    @property
-    def rows(self) -> int:
-        """Codes in it."""
-        return self.segments[-1].end if self.segments else 0
+    @classmethod
+    def of(cls, codes: Bytes, first: int, end: int) -> PackedCodes:
+        """Pack bytes `first` to `end`, at most WIDEST bits, of codes (n, width): 14 ns a code of 64 bits."""
+        return cls(first, end).extended(codes)
 
     @property
     def bits(self) -> int:
-        """Bits of a code in it."""
-        return 8 * int(self.columns.stop - self.columns.start)
+        """Bits of a packed code."""
+        return 8 * (self.end - self.first)
 
-    def extended(self, codes: Packed) -> PackedCodes:
-        """With the rows that `codes` (rows, bytes), all of an index, has beyond it.
+    @property
+    def rows(self) -> int:
+        """Codes."""
+        return self.segments[-1].start + self.segments[-1].rows if self.segments else 0
 
-        Small segments at the end are packed again together with them, so that there are never many, and each
-        row is packed about log₂(rows / chunk) times at most.
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(segment.index.codes.size() for segment in self.segments)
+
+    def extended(self, codes: Bytes) -> PackedCodes:
+        """The same for `codes` (n, width), whose first `rows` rows are those packed here already.
+
+        Only new rows are packed, and old segments at the end that are not much larger than they are together:
+        over many additions each row is packed a few times.
         """
-        kept, start = list(self.segments), self.rows
-        while kept and kept[-1].end - kept[-1].start < min(2 * (len(codes) - start), _SEGMENT):
-            start = kept.pop().start
-        for first in range(start, len(codes), _SEGMENT):
-            end = min(first + _SEGMENT, len(codes))
-            kept.append(_Segment(first, end, _packed(codes[first:end, self.columns])))
-        return PackedCodes(self.columns, tuple(kept))
+        segments, start, n = list(self.segments), self.rows, len(codes)
+        if start == n:
+            return self
+        while segments and segments[-1].rows < _GROWTH * (n - start):
+            if n - segments[-1].start > _SEGMENT:
+                break
+            start = segments.pop().start
+        for begin in range(start, n, _SEGMENT):
+            part = codes[begin : begin + _SEGMENT, self.first : self.end]
+            segments.append(_Segment(_packed(part), begin, len(part)))
+        return PackedCodes(self.first, self.end, tuple(segments))
 
-    def nearest(self, Q: Single, K: int) -> tuple[Single, Rows]:
-        """Approximate inner products of queries (n, bits) with the K best codes, and their rows: (n, K) each.
+    def best(self, H: Single, K: int) -> tuple[Single, Rows, Single]:
+        """About the K largest sums Σ_j H_ij b_j of each query.
 
-        They are at most `rounding(Q)` off. Order and choice among equals is Faiss's. K is at most `rows`.
+        Parameters
+        ----------
+        H : (n, bits) float32
+            C-contiguous, finite.
+        K : int
+            At least 1.
+
+        Returns
+        -------
+        D : (n, K) float32
+            Sums as Faiss has them, descending.
+        rows : (n, K) int64
+            NO_ID where there are fewer rows, or those left have the least sum that Faiss can tell; D is the
+            least possible sum there, -Σ|H_ij|.
+        error : (n,) float32
+            No sum in D is wrong by more, and no row that is not listed has more than ``D[:, -1] + error``.
         """
-        zero = ~Q.any(axis=1)
-        if zero.any():
-            Q = Q.copy()
-            Q[zero, 0] = _NOTHING
-        found = [
-            self._of_segment(segment, Q, min(K, segment.end - segment.start)) for segment in self.segments
-        ]
-        if len(found) == 1:
-            return found[0]
-        D, rows = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
-        best = np.argsort(-D, axis=1, kind="stable")[:, :K]
-        return np.take_along_axis(D, best, axis=1), np.take_along_axis(rows, best, axis=1)
-
-    @staticmethod
-    def _of_segment(segment: _Segment, Q: Single, k: int) -> tuple[Single, Rows]:
-        n = segment.end - segment.start
-        parts = []
-        for some, alone in query_parts(Q, n, Q.shape[1] // 8):
+        found: list[tuple[Single, Rows]] = []
+        for part, alone in parts(H, self.rows):
             with threads(alone):
-                step = _TOGETHER if alone else len(some)
-                parts += [segment.index.search(some[i : i + step], k) for i in range(0, len(some), step)]
-        D, rows = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
-        if segment.start:
-            rows = np.where(rows == NO_ID, NO_ID, rows + segment.start)
-        return D, rows
+                found.append(self._best(part, K))
+        D, rows = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+        # quantize_lut.cpp: tables are in steps of the widest span / 255 (the other limit, the sum of spans
+        # / 65535, counts only beyond WIDEST); each entry is wrong by half a step. A span is twice this:
+        widest = np.abs(H).reshape(len(H), -1, 4).sum(axis=2).max(axis=1)
+        error = widest * np.float32(self.bits / 4 * (1.001 / 255 + 2**-18))  # the last for float32 itself
+        if NO_ID in rows[:, -1].tolist():
+            D = np.where(rows == NO_ID, -np.abs(H).sum(axis=1)[:, None], D)
+        return D, rows, error
+
+    def _best(self, H: Single, K: int) -> tuple[Single, Rows]:
+        if len(self.segments) == 1:
+            found: tuple[Single, Rows] = self.segments[0].index.search(H, K)
+            return found
+        D, rows = [np.empty((len(H), 0), np.float32)], [np.empty((len(H), 0), np.int64)]
+        for segment in self.segments:
+            D_here, here = segment.index.search(H, min(K, segment.rows))
+            D.append(np.where(here == NO_ID, -np.inf, D_here).astype(np.float32))
+            rows.append(np.where(here == NO_ID, NO_ID, here + segment.start))
+        lack = max(0, K - sum(array.shape[1] for array in D))
+        D.append(np.full((len(H), lack), -np.inf, np.float32))
+        rows.append(np.full((len(H), lack), NO_ID, np.int64))
+        D_all, all_rows = np.concatenate(D, axis=1), np.concatenate(rows, axis=1)
+        first = np.argsort(-D_all, axis=1, kind="stable")[:, :K]
+        return np.take_along_axis(D_all, first, axis=1), np.take_along_axis(all_rows, first, axis=1)
 
 
-def rounding(Q: Single) -> Single:
-    """How far `PackedCodes.nearest` may be off for each query (n, bits): (n,) float32.
-
-    Faiss rounds the tables of a query to 8 bits, all with one step (faiss/utils/quantize_lut.cpp): half a
-    step for each of the bits / 4 look-ups, at most.
-    """
-    spans = 2 * np.abs(Q).reshape(len(Q), -1, 4).sum(axis=2)
-    step = np.maximum(spans.max(axis=1) / np.float32(255), spans.sum(axis=1) / np.float32(65535))
-    return np.asarray(
-        spans.shape[1] * step * np.float32(0.501) + np.float32(1e-5) * spans.sum(axis=1), np.float32
-    )
-
-
-def _packed(codes: Packed) -> Any:
-    """An IndexPQFastScan of codes (n, bytes)."""
-    M = 2 * codes.shape[1]
-    pq = _swig.IndexPQ(4 * M, M, 4, faiss.METRIC_INNER_PRODUCT)
-    faiss.copy_array_to_vector(np.tile(_PATTERNS, (M, 1, 1)).ravel(), pq.pq.centroids)
+@lru_cache(maxsize=4)
+def _quantiser(bits: int) -> Any:
+    """An empty IndexPQ whose centroids are sign patterns."""
+    pq = _swig.IndexPQ(bits, bits // 4, 4, _swig.METRIC_INNER_PRODUCT)
+    faiss.copy_array_to_vector(np.tile(_PATTERNS, (bits // 4, 1, 1)).ravel(), pq.pq.centroids)
     pq.is_trained = True
+    return pq
+
+
+def _packed(codes: Bytes) -> Any:
+    bits = 8 * codes.shape[1]
+    pq: Any = faiss.clone_index(_quantiser(bits))
     faiss.copy_array_to_vector(np.ascontiguousarray(codes).ravel(), pq.codes)
     pq.ntotal = len(codes)
-    with threads(few=True):
-        index = _swig.IndexPQFastScan(pq)
-    index.orig_codes = None  # which would outlive what it points to
+    index: Any = _swig.IndexPQFastScan(pq, _NARROW_BLOCK if bits <= _NARROW else _BLOCK)
+    index.orig_codes = None  # they end with pq
+    index.qbs = _SIX_QUERIES
     return index
+
+
+def nearest(packed: PackedCodes, scan: Scan, codes: Bytes, k: int) -> tuple[Distances, Rows]:
+    """The k nearest codes exactly as `Scan.nearest`, through the packed copy of all bits of the same rows.
+
+    Parameters
+    ----------
+    packed : PackedCodes
+        From byte 0 on, at most WIDEST_HAMMING bits; the bits that follow are padding.
+    """
+    k, codes = validate.positive_int(k), scan.checked(codes)
+    n = len(codes)
+    K = min(scan.rows, _TIMES * k * scan.rows // max(1, scan.ntotal) + _SPARE)
+    if not n or k > scan.ntotal or scan.few or scan.rows < 4 * K:
+        return scan.nearest(codes, k)
+    validate.empty_places(n, k, scan.ntotal)
+    H = binary.unpack(codes[:, : packed.end]).astype(np.float32)
+    D, rows, _ = packed.best(H, K)
+    # Of multiples of 63.75 rounded to whole numbers half is half too large, some a quarter too small; the
+    # mean of both taken away, at most .4 bits are left.
+    tables = packed.bits // 4
+    d = np.rint((np.float32(packed.bits + tables / 255) - D) * np.float32(0.5)).astype(np.int64)
+    last = d[:, -1]
+    if scan.allowed is not None:
+        d = np.where(scan.allowed[rows], d, packed.bits + 1)
+    if NO_ID in rows[:, -1].tolist():
+        d = np.where(rows == NO_ID, packed.bits + 1, d)
+        rows = np.maximum(rows, 0)
+    keys = (d << _ROW_BITS) | rows
+    keys.sort(axis=1)
+    keys = keys[:, :k]
+    d, rows = keys >> _ROW_BITS, keys & ((1 << _ROW_BITS) - 1)
+    distances = d.astype(np.int32)
+    open_ = d[:, -1] >= last  # rows at the same distance may not be in the list
+    if open_.any():
+        distances[open_], rows[open_] = scan.nearest(codes[open_], k)
+    return distances, rows
+
+
+class PackedCopies:
+    """The packed copies of one state's codes, made when asking often enough is seen; threads share them.
+
+    Attributes
+    ----------
+    codes : (n, width) uint8
+        Mapped.
+    """
+
+    def __init__(self, codes: Bytes) -> None:
+        self.codes = codes
+        self._held: dict[tuple[int, int], PackedCodes] = {}
+        self._asked: dict[tuple[int, int], int] = {}
+        self._packing = threading.Lock()
+
+    def of(self, first: int, end: int, queries: int, worth: int) -> PackedCodes | None:
+        """The copy of a byte range, made once more than `worth` queries were asked; None before."""
+        here = first, end
+        held = self._held.get(here)
+        if held is not None:
+            return held
+        asked = self._asked[here] = self._asked.get(here, 0) + queries  # a lost count does not matter
+        if asked < worth or 8 * (end - first) > WIDEST or not len(self.codes):
+            return None
+        with fork_safety.gate, self._packing:  # a fork waits, else the child might wait for this forever
+            if here not in self._held:
+                self._held = {**self._held, here: PackedCodes.of(self.codes, first, end)}
+            return self._held[here]
+
+    def extended(self, codes: Bytes) -> PackedCopies:
+        """Those of a later state of the same rows and some more."""
+        later = PackedCopies(codes)
+        later._held = {here: held.extended(codes) for here, held in self._held.items()}
+        later._asked = dict(self._asked)
+        return later
+
+    def __iter__(self) -> Iterator[PackedCodes]:
+        return iter(self._held.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Hamming:
+    """A Hamming search of `scan`, through a packed copy of the first `n_bytes` bytes once it is worth it."""
+
+    copies: PackedCopies
+    scan: Scan
+    n_bytes: int
+
+    def nearest(self, codes: Any, k: Any) -> tuple[Distances, Rows]:
+        """As `Scan.nearest`."""
+        k, codes, packed = validate.positive_int(k), self.scan.checked(codes), None
+        if self.scan.rows >= _LEAST and not self.scan.few and 8 * self.n_bytes <= WIDEST_HAMMING:
+            packed = self.copies.of(0, self.n_bytes, len(codes), _WORTH)
+        return self.scan.nearest(codes, k) if packed is None else nearest(packed, self.scan, codes, k)

@@ -66,15 +66,13 @@ def threads(few: bool) -> AbstractContextManager[None]:
     return _OneThread() if few or _forked else nullcontext()
 
 
-def query_parts(queries: NDArray[Any], rows: int, width: int) -> list[tuple[NDArray[Any], bool]]:
-    """The queries of a scan in parts that Faiss is soon done with, and whether it should use one thread.
-
-    `width` are the bytes of each of the `rows` codes.
-    """
+def parts(queries: NDArray[Any], rows: int) -> list[tuple[NDArray[Any], bool]]:
+    """Queries, packed or a real number a bit, in parts soon done with, and whether one thread is enough."""
     n = len(queries)
+    words = -(-queries.shape[1] // (8 if queries.dtype == np.uint8 else 64))
     # Faiss shares out queries, not rows: a second thread has nothing to do for one query.
     alone = n == 1 or n * rows < _SMALL
-    size = max(1, _AT_ONCE // max(1, rows * -(-width // 8)))
+    size = max(1, _AT_ONCE // max(1, rows * words))
     if n <= size:
         return [(queries, alone)]
     return [(queries[start : start + size], alone) for start in range(0, n, size)]
@@ -105,6 +103,11 @@ class Scan:
         return self.rows if self.allowed is None else int(np.count_nonzero(self.allowed))
 
     @property
+    def few(self) -> bool:
+        """Whether so few rows may answer that those are scanned alone."""
+        return self.ntotal <= _FEW * self.rows
+
+    @property
     def codes(self) -> NDArray[np.uint8]:
         """Codes that an answer may have, (ntotal, d // 8), in their order; a copy where not all may."""
         return self.mapped.codes if self.allowed is None else self.mapped.codes[self.allowed]
@@ -118,14 +121,14 @@ class Scan:
 
         Smaller distances first, then smaller rows: exactly what a file without the other rows would answer.
         """
-        k, codes = validate.positive_int(k), self._checked(codes)
+        k, codes = validate.positive_int(k), self.checked(codes)
         n = len(codes)
         validate.empty_places(n, k, self.ntotal)
         some = min(k, self.ntotal) if n else 0  # Faiss does not clamp k
         if some:
             if self.ntotal == self.rows:
                 distances, rows = self._ask(self._flat(some), codes, some)
-            elif self.ntotal <= _FEW * self.rows:
+            elif self.few:
                 distances, rows = self._few(codes, some)
             else:
                 distances, rows = self._dropping(codes, some)
@@ -148,14 +151,14 @@ class Scan:
             Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, the nearest first, then by row.
         D, rows : (lims[-1],) int32 and int64
         """
-        codes = self._checked(codes)
+        codes = self.checked(codes)
         radius = min(validate.whole_number(radius, "radius", 0), 8 * codes.shape[1] + 1)  # an int for Faiss
-        if self.ntotal <= _FEW * self.rows:
+        if self.few:
             index, among = self._gathered
         else:
             index, among = self.mapped.index, None
         counts, D, I = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int64)]
-        for some, alone in query_parts(codes, index.ntotal, codes.shape[1]):
+        for some, alone in parts(codes, index.ntotal):
             with threads(alone):
                 lims, distances, rows = index.range_search(some, radius)
             count = np.diff(lims.astype(np.int64))
@@ -172,7 +175,8 @@ class Scan:
             I.append(rows[order])
         return np.cumsum(np.concatenate(counts)), np.concatenate(D), np.concatenate(I)
 
-    def _checked(self, codes: Any) -> NDArray[np.uint8]:
+    def checked(self, codes: Any) -> NDArray[np.uint8]:
+        """The queries, C-contiguous; InputError unless they are packed codes of this width."""
         codes = np.asarray(codes)
         width = self.mapped.codes.shape[1]
         if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != width:
@@ -195,7 +199,7 @@ class Scan:
     def _ask(self, index: Any, codes: NDArray[np.uint8], k: int, **named: Any) -> tuple[Distances, Rows]:
         """What Faiss answers, for k up to the number of rows."""
         found: list[tuple[Distances, Rows]] = []
-        for some, alone in query_parts(codes, index.ntotal, codes.shape[1]):
+        for some, alone in parts(codes, index.ntotal):
             with threads(alone):
                 found.append(index.search(some, k, **named))
         if len(found) == 1:

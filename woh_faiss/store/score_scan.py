@@ -1,313 +1,390 @@
-"""Exact search by score: the k best of all items, without scoring all of them.
+"""Exact search by the score of `woh_faiss.score`: the k best rows, proved without scoring all of them.
 
-Fagin's threshold algorithm on two lists: the K best by the learned bits and the K best by the instance bits,
-which packed codes give fast, are scored exactly. No other row scores more than the last of the first list
-plus the last of the second, each a little more for what the packed codes round. Where the k-th score found is
-more, the answer is proved; else K grows, up to all rows.
+Fagin's threshold algorithm. The K best by h·b and the K best by a·c come from two fast scans (packed_codes),
+and are scored exactly. A row in neither list has at most the sum of both lists' last: where the k-th score
+exceeds that, no row is missing. Else K grows, and in the end all rows are scored. A row's score never depends
+on how it was found.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import codes, score, validate
+from woh_faiss import score, validate
 
-from . import fork_safety
-from .packed_codes import PackedCodes, rounding
-from .scan import NO_ID, Distances, Rows
-from .view import View
+from .packed_codes import Bytes, PackedCodes, PackedCopies, Single
+from .scan import NO_ID, Rows, Scan
 
-Single = NDArray[np.float32]
-Packed = NDArray[np.uint8]
+#: What a search goes by: the score, or one of its terms.
+By = Literal["both", "kind", "instance"]
 
-#: Rows up to which all are scored: no more than two scans of packed codes and what surrounds them cost.
-_FEW = 4096
-#: Length of the lists: first, and the factor when they prove nothing.
-_FIRST, _MORE = 128, 8
-#: Length from which all rows are scored instead, and share of the rows.
-_MOST, _MOST_SHARE = 1 << 17, 0.25
-#: Share of rows up to which those allowed are scored, and nothing else is looked at.
-_ALLOWED_FEW = 0.02
-#: Sums of float32 that are the same number may differ by this.
-_SLACK = np.float32(2e-6)
-#: Look-ups at once: some 100 MB with their places.
-_CELLS = 1 << 22
-#: Queries by Hamming distance from which packing pays: a packed scan saves half of a flat one.
-_PAYS = 32
+#: Candidates of each list, of k; how many times more where they prove nothing; the share of rows that is
+#: too many to be asked for.
+_TIMES, _SPARE, _MORE, _MOST = 3, 34, 4, 1 / 16
+#: Rows up to which all are scored, and the share of rows that may answer up to which only those are.
+_ALL, _FEW = 2000, 0.04
+#: Queries asked before packing pays.
+_WORTH = 2
+#: Queries scored together, and rows.
+_QUERIES, _BLOCK = 66, 1 << 16
+#: Twice what float32 may add to a score: 128 additions of numbers below 1, and the eighth power.
+_ROUNDING = np.float32(4e-5)
 
 
 class _List(NamedTuple):
-    """The best rows (n, K) by one half of the codes, and what no other row is above (n,)."""
+    """The best by one term: sums, descending, their rows, and how wrong a sum may be: `PackedCodes.best`."""
 
+    D: Single
     rows: Rows
-    bound: Single
+    error: Single
+
+    def of(self, queries: NDArray[np.intp]) -> _List:
+        return _List(self.D[queries], self.rows[queries], self.error[queries])
 
 
-class _Query(NamedTuple):
-    """Queries by both halves, or by one; None for the other."""
+class _Half(NamedTuple):
+    """The numbers of some queries for one half of the code: H (n, bits), and their `score.tables`."""
 
-    h: Single | None
-    a: Single | None
+    H: Single
+    tables: Single
 
-    def of(self, some: NDArray[Any]) -> _Query:
-        """Some of the queries."""
-        return _Query(*(None if half is None else half[some] for half in self))
+    @classmethod
+    def of_numbers(cls, H: Single) -> _Half:
+        H = np.ascontiguousarray(H, np.float32)
+        return cls(H, score.tables(H))
 
-    @property
-    def n(self) -> int:
-        return len(self.a if self.h is None else self.h)  # type: ignore[arg-type]
+    def of(self, queries: NDArray[np.intp] | slice) -> _Half:
+        return _Half(self.H[queries], self.tables[queries])
+
+
+def _queries(h: Single | None, a: Single | None) -> int:
+    given = a if h is None else h
+    assert given is not None  # noqa: S101 - for mypy: a code has bits
+    return len(given)
+
+
+class _Known(NamedTuple):
+    """What a search for one query that proved nothing has shown.
+
+    Attributes
+    ----------
+    least : float32
+        The k-th best score is this at least.
+    more : float32
+        The instance term of rows that are not `listed` is this at most.
+    listed : (m,) int64
+    """
+
+    least: np.float32
+    more: np.float32
+    listed: Rows
+
+
+#: The packed learned bits and the packed instance bits.
+_Packed = tuple[PackedCodes, PackedCodes]
 
 
 @dataclass(frozen=True)
 class ScoreScan:
-    """The items of a state, searched by score.
+    """Searches by score of the rows that an answer may have.
 
     Attributes
     ----------
-    view : View
+    copies : PackedCopies
+        Of all rows.
+    scan : Scan
+        The same codes, and which of them may answer.
     r, s : int
-        Learned bits of a code, and instance bits behind them.
-    packed : callable
-        The packed copy of some bytes of the codes.
+        Learned bits, then instance bits, in each code; multiples of 8, one may be 0.
     """
 
-    view: View
+    copies: PackedCopies
+    scan: Scan
     r: int
     s: int
-    packed: Callable[[slice], PackedCodes]
 
     def search(
-        self,
-        h: Single | None,
-        a: Single | None,
-        k: int,
-        *,
-        by: str = "both",
-        expand: int = 0,
-        allow: Any = None,
-        deny: Any = None,
-    ) -> tuple[Single, NDArray[np.int64]]:
-        """Scores, descending, and ids of the k best items of each query, (n, k) each; of equals the earlier.
+        self, h: Single | None, a: Single | None, k: int, by: By = "both", expand: int = 0
+    ) -> tuple[Single, Rows]:
+        """Scores and rows of the k best, (n, k): larger scores first, then smaller rows.
+
+        The same for one query and for a thousand. Where there are fewer than k: -inf and NO_ID.
 
         Parameters
         ----------
-        h, a : (n, r) and (n, s) float32, or None
-            The queries, each half `score.normalised`; None where there is none.
+        h : (n, r) float32, or None
+            `score.normalised`; None where there are no learned bits, or `by` is "instance".
+        a : (n, s) float32, or None
+            As h, for the instance bits.
         k : int
+            At least 1.
         by : "both", "kind" or "instance"
-            Which terms the score has.
+            The score, or one of its terms alone.
         expand : int
-            First answers that h is expanded by: `score.expanded`.
-        allow, deny : array_like of ids, or faiss.IDSelector, optional
-            Only items in `allow`, and none in `deny`, answer.
-
-        Returns
-        -------
-        S, I : (n, k) float32 and int64
-            -inf and -1 where there are fewer than k.
+            First answers that say more of the kind asked for: see `score.expanded`. 0, no learned bits, or
+            by "instance": none.
         """
-        query = _Query(None if by == "instance" else h, None if by == "kind" else a)
-        scan = self.view.among(allow, deny)
-        n, ntotal = query.n, scan.ntotal
-        validate.empty_places(n, k, ntotal)
-        some = min(k, ntotal) if n else 0
-        S, rows = np.empty((n, 0), np.float32), np.empty((n, 0), np.int64)
-        if some:
-            search = _Search(self, query, scan.allowed, ntotal)
-            if expand and query.h is not None:
-                _, first = search.best(min(expand, ntotal))
-                learned = self.view.mapped.codes[first, : self.r // 8]
-                search = search.asking(score.expanded(query.h, learned))
-            S, rows = search.best(some)
+        k = validate.positive_int(k)
+        h = None if not self.r or by == "instance" else h
+        a = None if not self.s or by == "kind" else a
+        n = _queries(h, a)
+        validate.empty_places(n, k, self.scan.ntotal)
+        some = min(k, self.scan.ntotal)
+        if not n or not some:
+            return np.full((n, k), -np.inf, np.float32), np.full((n, k), NO_ID, np.int64)
+        kind, same = h if h is None else _Half.of_numbers(h), a if a is None else _Half.of_numbers(a)
+        packed = self._packed(kind, same, 2 * n if expand and kind is not None else n)
+        if n <= _QUERIES:
+            found = [self._searched(packed, kind, same, n, some, expand)]
+        else:
+            found = []
+            for start in range(0, n, _QUERIES):
+                part = slice(start, start + _QUERIES)
+                those = kind and kind.of(part), same and same.of(part)
+                found.append(self._searched(packed, *those, min(_QUERIES, n - start), some, expand))
+        S, rows = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
         if some < k:
             lack = ((0, 0), (0, k - some))
             S = np.pad(S, lack, constant_values=-np.inf)
             rows = np.pad(rows, lack, constant_values=NO_ID)
-        return S, self.view._ids_at(rows)
+        return S, rows
 
+    def _searched(
+        self, packed: _Packed | None, kind: _Half | None, same: _Half | None, n: int, k: int, expand: int
+    ) -> tuple[Single, Rows]:
+        """Of a few queries, for k up to the rows there are."""
+        if not expand or kind is None:
+            return self._best(packed, kind, same, n, k, None)[:2]
+        some = min(expand, self.scan.ntotal)
+        _, rows, listed = self._best(packed, kind, same, n, some, None, k)
+        H = score.expanded(kind.H, self.scan.mapped.codes[rows, : self.r // 8])
+        return self._best(packed, _Half.of_numbers(H), same, n, k, listed)[:2]
 
-class _Search:
-    """Queries among the allowed rows; keeps the instance list for queries with another h."""
+    def _best(
+        self,
+        packed: _Packed | None,
+        kind: _Half | None,
+        same: _Half | None,
+        n: int,
+        k: int,
+        listed: _List | None,
+        later: int = 0,
+    ) -> tuple[Single, Rows, _List | None]:
+        """The k best, and the list by instance, which a search for the same instances takes as `listed`.
 
-    def __init__(
-        self, scan: ScoreScan, query: _Query, allowed: NDArray[np.bool_] | None, ntotal: int
-    ) -> None:
-        self._scan, self._query, self._allowed, self._ntotal = scan, query, allowed, ntotal
-        self._codes = scan.view.mapped.codes
-        self._learned, self._own = slice(0, scan.r // 8), slice(scan.r // 8, (scan.r + scan.s) // 8)
-        self._same: _List | None = None
-        self._same_length = 0  # the K of that list, which is of all queries
-
-    def asking(self, h: Single) -> _Search:
-        """The same search with another h."""
-        search = _Search(self._scan, _Query(h, self._query.a), self._allowed, self._ntotal)
-        search._same, search._same_length = self._same, self._same_length
-        return search
-
-    def best(self, k: int) -> tuple[Single, Rows]:
-        """Scores and rows of the k best, (n, k) each; k is at most the rows allowed."""
-        query, rows = self._query, len(self._codes)
-        if self._ntotal <= max(_FEW, _ALLOWED_FEW * rows):
-            return self._of_all(query, k)
-        S, found = np.empty((query.n, k), np.float32), np.empty((query.n, k), np.int64)
-        left = np.arange(query.n)
-        K = max(_FIRST, 2 * k) * -(-rows // self._ntotal)
-        while len(left):
-            if min(_MOST, _MOST_SHARE * rows) < K:
-                S[left], found[left] = self._of_all(query.of(left), k)
+        It is long enough for a search for `later` best.
+        """
+        most = _MOST * self.scan.rows
+        S, rows = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
+        queries, first = np.arange(n), listed
+        known: dict[int, _Known] = {}
+        K, K_same = self._enough(k), self._enough(max(k, later))
+        while len(queries):
+            if packed is None or most < K:
+                for i in queries.tolist():
+                    one = slice(i, i + 1)
+                    found_i = self._of_all(kind and kind.of(one), same and same.of(one), k, known.get(i))
+                    S[i], rows[i] = found_i
                 break
-            proved, S_some, rows_some = self._of_lists(
-                query if len(left) == query.n else query.of(left), k, K
-            )
-            S[left], found[left] = S_some, rows_some
-            left = left[~proved]
-            K *= _MORE
-        return S, found
+            all_ = len(queries) == n
+            here = kind if kind is None or all_ else kind.of(queries)
+            there = same if same is None or all_ else same.of(queries)
+            by_kind = None if here is None else _List(*packed[0].best(here.H, K))
+            if there is None:
+                by_same = None
+            elif first is not None and first.rows.shape[1] >= K:
+                by_same = first if all_ else first.of(queries)
+            else:
+                by_same = _List(*packed[1].best(there.H, K_same))
+                if all_:
+                    first = by_same
+            found, found_rows, proved = self._union(here, there, by_kind, by_same, k)
+            if all_:
+                S, rows = found, found_rows
+            else:
+                S[queries], rows[queries] = found, found_rows
+            left = np.flatnonzero(~proved)
+            queries = queries[left]
+            K, K_same = K * _MORE, K_same * _MORE
+            if len(left) and most < K and by_same is not None:
+                more = score.instance_term(by_same.D[left, -1] + by_same.error[left])
+                for i, j, term in zip(queries.tolist(), left.tolist(), more, strict=True):
+                    known[i] = _Known(found[j, -1], term, by_same.rows[j])
+        return S, rows, first
 
-    def _of_lists(self, query: _Query, k: int, K: int) -> tuple[NDArray[np.bool_], Single, Rows]:
-        """Scores and rows of the k best in the lists, and whether no other row can be among them."""
-        lists = []
-        if query.h is not None:
-            lists.append(self._list(query.h, self._learned, K))
-        if query.a is not None:
-            same = self._same if query is self._query and self._same_length == K else None
-            if same is None:
-                same = self._list(query.a, self._own, K)
-                if query is self._query:
-                    self._same, self._same_length = same, K
-            lists.append(same)
-        rows = np.concatenate([one.rows for one in lists], axis=1) if len(lists) > 1 else lists[0].rows.copy()
-        rows.sort(axis=1)
-        S = self._scores(query, rows)
-        out = rows == NO_ID
-        if len(lists) > 1:
-            out[:, 1:] |= rows[:, 1:] == rows[:, :-1]
-        if self._allowed is not None:
-            out |= ~self._allowed[rows]
-        S[out] = -np.inf
-        order = np.argsort(-S, axis=1, kind="stable")[:, :k]
-        S, rows = np.take_along_axis(S, order, axis=1), np.take_along_axis(rows, order, axis=1)
-        bounds = [one.bound for one in lists]
-        bound = score.combined(bounds[0], bounds[1]) if len(bounds) > 1 else bounds[0]
-        return S[:, -1] > bound + _SLACK, S, rows
+    def _enough(self, k: int) -> int:
+        """Candidates to begin with."""
+        return (_TIMES * k + _SPARE) * self.scan.rows // self.scan.ntotal
 
-    def _list(self, H: Single, columns: slice, K: int) -> _List:
-        D, rows = self._scan.packed(columns).nearest(H, K)
-        return _List(rows, D[:, -1] + rounding(H))
+    def _packed(self, kind: _Half | None, same: _Half | None, n: int) -> _Packed | None:
+        """The packed halves that `n` more searches use, or None where those score all rows."""
+        scan = self.scan
+        if scan.rows <= _ALL or scan.ntotal <= _FEW * scan.rows:
+            return None
+        middle, end = self.r // 8, (self.r + self.s) // 8
+        learned = _NOTHING if kind is None else self.copies.of(0, middle, n, _WORTH)
+        instance = _NOTHING if same is None else self.copies.of(middle, end, n, _WORTH)
+        return None if learned is None or instance is None else (learned, instance)
 
-    def _tables(self, query: _Query) -> tuple[Single | None, Single | None]:
-        h, a = (None if half is None else score.tables(half) for half in query)
-        return h, a
+    def _union(
+        self,
+        kind: _Half | None,
+        same: _Half | None,
+        by_kind: _List | None,
+        by_same: _List | None,
+        k: int,
+    ) -> tuple[Single, Rows, NDArray[np.bool_]]:
+        """The k best rows of both lists, and of which queries no row outside can be among the k best."""
+        beyond = score.combined(
+            None if by_kind is None else by_kind.D[:, -1] + by_kind.error,
+            None if by_same is None else by_same.D[:, -1] + by_same.error,
+        )
+        candidates = [] if by_same is None else [by_same.rows]
+        if by_kind is not None:
+            D, rows, error = by_kind
+            if self.scan.allowed is None and len(rows) > 1:  # of one query, scoring all costs less
+                # Not in the other list, and too small to come in.
+                least = D[:, k - 1] - 2 * error - _ROUNDING
+                if by_same is not None:
+                    least -= score.instance_term(by_same.D[:, -1] + by_same.error)
+                kept = np.count_nonzero(np.greater_equal(D, least[:, None]), axis=1)
+                rows = rows[:, : int(kept.max())]
+            candidates.append(rows)
+        rows = candidates[0] if len(candidates) == 1 else np.concatenate(candidates, axis=1)
+        S = self._scores(kind, same, rows)
+        n, m = rows.shape
+        order = np.lexsort((rows, -S), axis=1)[:, : 2 * k]
+        order += np.arange(0, n * m, m)[:, None]
+        S, rows = S.ravel()[order], rows.ravel()[order]
+        if len(candidates) == 2:
+            twice = np.zeros(rows.shape, np.bool_)
+            np.equal(rows[:, 1:], rows[:, :-1], out=twice[:, 1:])
+            if twice.any():
+                S[twice] = -np.inf
+                order = np.argsort(twice, axis=1, kind="stable")
+                S, rows = np.take_along_axis(S, order, axis=1), np.take_along_axis(rows, order, axis=1)
+        if S.shape[1] < k:
+            lack = ((0, 0), (0, k - S.shape[1]))
+            S, rows = np.pad(S, lack, constant_values=-np.inf), np.pad(rows, lack, constant_values=NO_ID)
+        S, rows = S[:, :k], rows[:, :k]
+        return S, rows, S[:, -1] > beyond + _ROUNDING
 
-    def _scores(self, query: _Query, rows: Rows) -> Single:
-        """Scores (n, K) of rows of each query's own."""
-        S = np.empty(rows.shape, np.float32)
-        step = max(1, _CELLS // max(1, rows.shape[1] * self._codes.shape[1]))
-        for start in range(0, len(rows), step):
-            some = slice(start, start + step)
-            stored = self._codes[rows[some]]
-            h, a = self._tables(query.of(some))  # type: ignore[arg-type]
-            kind = None if h is None else score.sums(h, stored[:, :, self._learned])
-            same = None if a is None else score.sums(a, stored[:, :, self._own])
-            S[some] = score.combined(kind, same)
+    def _scores(self, kind: _Half | None, same: _Half | None, rows: Rows) -> Single:
+        """Scores (n, m) of rows (n, m) for each query, -inf where a row may not answer or there is none."""
+        packed = self.scan.mapped.codes[rows]
+        middle, end = self.r // 8, (self.r + self.s) // 8
+        S = score.combined(
+            None if kind is None else score.sums(kind.tables, packed[:, :, :middle]),
+            None if same is None else score.sums(same.tables, packed[:, :, middle:end]),
+        )
+        if self.scan.allowed is not None:
+            S[~self.scan.allowed[rows]] = -np.inf
+        S[rows == NO_ID] = -np.inf
         return S
 
-    def _of_all(self, query: _Query, k: int) -> tuple[Single, Rows]:
-        """Scores and rows of the k best of all rows that are allowed."""
-        S, rows = np.empty((query.n, 0), np.float32), np.empty((query.n, 0), np.int64)
-        found = [
-            self._of_block(query, block, k) for block in self._blocks(max(1, query.n) * self._codes.shape[1])
-        ]
-        S, rows = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
-        order = np.argsort(-S, axis=1, kind="stable")[:, :k]  # blocks and their rows ascend
-        return np.take_along_axis(S, order, axis=1), np.take_along_axis(rows, order, axis=1)
+    def _of_all(
+        self, kind: _Half | None, same: _Half | None, k: int, known: _Known | None
+    ) -> tuple[Single, Rows]:
+        """The k best of all rows, (k,), for one query; each row is looked at.
 
-    def _blocks(self, cells: int) -> Iterator[Rows]:
-        rows = np.arange(len(self._codes)) if self._allowed is None else np.flatnonzero(self._allowed)
-        step = max(64, _CELLS // cells)
-        return (rows[start : start + step] for start in range(0, len(rows), step))
-
-    def _of_block(self, query: _Query, rows: Rows, k: int) -> tuple[Single, Rows]:
-        stored = self._codes[rows]
-        h, a = self._tables(query)
-        kind = None if h is None else score.sums_of_all(h, stored[:, self._learned])
-        same = None if a is None else score.sums_of_all(a, stored[:, self._own])
-        S = score.combined(kind, same)
-        order = np.argsort(-S, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(S, order, axis=1), rows[order]
-
-
-@dataclass(frozen=True)
-class PackedHamming:
-    """The nearest codes by Hamming distance, found in a packed copy: the answers of `Scan.nearest`."""
-
-    view: View
-    packed: PackedCodes
-
-    def nearest(self, asked: Packed, k: int) -> tuple[Distances, Rows]:
-        """Distances and rows of the k nearest codes, as `Scan.nearest`."""
-        scan, bits = self.view.everything, self.packed.bits
-        some = min(k, scan.ntotal)
-        K = 4 * some + 64
-        if not len(asked) or not some or scan.rows * _MOST_SHARE < K:
-            return scan.nearest(asked, k)
-        signs = codes.unpack(np.ascontiguousarray(asked[:, self.packed.columns])).astype(np.float32)
-        D, rows = self.packed.nearest(signs, K)
-        far = np.rint((bits - D) / 2).astype(np.int32)  # off by less than a half
-        last = far[:, -1].copy()
-        if scan.allowed is not None:
-            far[~scan.allowed[rows]] = np.iinfo(np.int32).max
-        order = np.lexsort((rows, far), axis=1)[:, :some]
-        far, rows = np.take_along_axis(far, order, axis=1), np.take_along_axis(rows, order, axis=1)
-        if (short := far[:, -1] >= last).any():  # rows beyond the list may tie with its last
-            far[short], rows[short] = scan.nearest(asked[short], some)
-        if some < k:
-            return scan.nearest(asked, k)
-        return far, rows
-
-
-class PackedCache:
-    """The packed copies that an opened `Store` keeps; threads share them."""
-
-    def __init__(self) -> None:
-        self._held: dict[tuple[int, int], tuple[tuple[int, str], PackedCodes]] = {}
-        self._packing = threading.RLock()
-        self._asked = 0
-
-    def clear(self) -> None:
-        """Drop them."""
-        self._held = {}
-
-    def of(self, view: View, columns: slice) -> PackedCodes:
-        """The packed copy of some bytes of the codes of a state, made or extended when first asked for."""
-        state = view.snapshot
-        name, of_rows = (columns.start, columns.stop), (state.generation, state.line)
-        held = self._held.get(name)
-        if held is not None and held[0] == of_rows and held[1].rows == state.rows:
-            return held[1]
-        with fork_safety.gate, self._packing:  # a fork waits, else the child might wait for this forever
-            held = self._held.get(name)
-            before = held[1] if held is not None and held[0] == of_rows else PackedCodes(columns)
-            if before.rows > state.rows:  # another thread is at a newer state: that stays
-                return PackedCodes(columns).extended(view.mapped.codes)
-            packed = before.extended(view.mapped.codes)
-            self._held = {**self._held, name: (of_rows, packed)}
-        return packed
-
-    def hamming(self, view: View, bits: int, queries: int) -> PackedHamming | None:
-        """What finds the nearest by Hamming distance faster than the flat scan, once that pays; else None.
-
-        A reader keeps one packed copy: of the halves, or of the whole.
+        Blocks are scored with tables of two bytes, whose sums may differ from the score by float32's
+        rounding; what may be among the best is then scored as it is everywhere. Where both terms count, rows
+        are looked at by kind first.
         """
-        self._asked += queries
-        whole = slice(0, bits // 8)
-        there = (whole.start, whole.stop) in self._held
-        if bits > 256 or view.snapshot.rows < 1 << 16 or (not there and (self._held or self._asked < _PAYS)):
-            return None
-        return PackedHamming(view, self.of(view, whole))
+        middle, end = self.r // 8, (self.r + self.s) // 8
+        pairs = self.scan.rows > _BLOCK
+        of_kind = None if kind is None else _Lookups.of(kind.tables[0], pairs)
+        of_same = None if same is None else _Lookups.of(same.tables[0], pairs)
+        least, more = np.float32(-np.inf), np.float32(1)
+        S, rows = np.empty(0, np.float32), np.empty(0, np.int64)
+        if known is not None and kind is not None:
+            least, more = known.least, known.more
+            rows = np.sort(known.listed[known.listed != NO_ID])
+            S = self._scores(kind, same, rows[None])[0]
+        listed, which = rows, self._which
+        total = self.scan.rows if which is None else len(which)
+        for start in range(0, total, _BLOCK):
+            end_ = min(start + _BLOCK, total)
+            here: Rows = np.arange(start, end_) if which is None else which[start:end_]
+            codes = self.scan.mapped.codes[slice(start, end_) if which is None else here]
+            if of_kind is None:
+                assert of_same is not None  # noqa: S101 - for mypy
+                about = of_same.sums(codes[:, middle:end])
+            else:
+                about = of_kind.sums(codes[:, :middle])
+                if of_same is not None:
+                    near = np.flatnonzero(about >= least - more - _ROUNDING)
+                    if len(near) < len(here):
+                        about, here, codes = about[near], here[near], codes[near]
+                    about = score.combined(about, of_same.sums(codes[:, middle:end]))
+            near = np.flatnonzero(about >= least - _ROUNDING)
+            if len(near) > 4 * k:
+                about, here = about[near], here[near]
+                least = max(least, np.partition(about, len(about) - k)[-k] - _ROUNDING)
+                near = np.flatnonzero(about >= least - _ROUNDING)
+            near = here[near]
+            if len(listed):
+                near = near[~np.isin(near, listed)]
+            if len(near):
+                S = np.concatenate([S, self._scores(kind, same, near[None])[0]])
+                rows = np.concatenate([rows, near])
+                first = _first(S, rows, k)
+                S, rows = S[first], rows[first]
+                if len(S) == k:
+                    least = max(least, S[-1])
+        first = _first(S, rows, k)
+        return S[first], rows[first]
+
+    @cached_property
+    def _which(self) -> Rows | None:
+        """The rows that may answer, ascending; None where all may."""
+        return None if self.scan.allowed is None else np.flatnonzero(self.scan.allowed)
+
+
+#: Stands for a half that is not used.
+_NOTHING = PackedCodes(0, 0)
+
+
+def _first(S: Single, rows: Rows, k: int) -> NDArray[np.intp]:
+    """Positions of the k largest scores, largest first, of equal ones those of smaller rows."""
+    if len(S) <= 4 * k:
+        return np.lexsort((rows, -S))[:k]
+    kth = np.partition(S, len(S) - k)[-k]
+    more, equal = (np.flatnonzero(compare(S, kth)) for compare in (np.greater, np.equal))
+    wanted = k - len(more)
+    if wanted < len(equal):
+        equal = equal[np.argpartition(rows[equal], wanted)[:wanted]]
+    some = np.concatenate([more, equal])
+    return some[np.lexsort((rows[some], -S[some]))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookups:
+    """Sums of one query over many codes: a table for each two bytes, then for each of the bytes left."""
+
+    pairs: Single
+    bytes: Single
+
+    @classmethod
+    def of(cls, tables: Single, pairs: bool) -> _Lookups:
+        """From a query's `score.tables` (n_bytes, 256); without tables of two bytes unless `pairs`."""
+        n = len(tables) // 2 if pairs else 0
+        low, high = tables[0 : 2 * n : 2], tables[1 : 2 * n : 2]
+        return cls((high[:, :, None] + low[:, None, :]).reshape(n, 1 << 16), tables[2 * n :])
+
+    def sums(self, codes: Bytes) -> Single:
+        """Of codes (n, n_bytes): (n,) float32."""
+        codes = np.ascontiguousarray(codes)
+        total = np.zeros(len(codes), np.float32)
+        if n := len(self.pairs):
+            both = np.ascontiguousarray(codes[:, : 2 * n]).view("<u2")
+            for j in range(n):
+                total += self.pairs[j].take(both[:, j])
+        for j in range(len(self.bytes)):
+            total += self.bytes[j].take(codes[:, 2 * n + j])
+        return total

@@ -19,7 +19,6 @@ from . import catalog, database, files, fork_safety, schema
 from .ann_search import AnnCache, AnnSearcher
 from .model import Model
 from .records import Round, Snapshot, TagRow
-from .score_scan import PackedCache, PackedHamming, ScoreScan
 from .view import View, open_view
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ class Store:
         self.config, self.d = view.config, 8 * view.mapped.codes.shape[1]
         self._view: View | None = view
         self._anns = AnnCache()
-        self._packed = PackedCache()
         self._refreshing = threading.RLock()
         self._looked = time.monotonic()
 
@@ -113,7 +111,6 @@ class Store:
         """Close the mapped files; the Store cannot be used afterwards."""
         self._view = None
         self._anns.clear()
-        self._packed.clear()
 
     @property
     def view(self) -> View:
@@ -138,7 +135,7 @@ class Store:
             self._looked = time.monotonic()
             if self.newest() == self.snapshot:
                 return False
-            view = open_view(self.path, before=self.snapshot)
+            view = open_view(self.path, before=self.snapshot).after(self.view)
             prepare(view)
             self._view = view
             return True
@@ -183,14 +180,6 @@ class Store:
     def ann_searcher(self, view: View, kind: str) -> AnnSearcher:
         """See `ann_search.AnnCache.searcher`."""
         return self._anns.searcher(view, kind)
-
-    def score_scan(self, view: View, r: int, s: int) -> ScoreScan:
-        """The search by score of a state whose codes are r learned and s instance bits."""
-        return ScoreScan(view, r, s, lambda columns: self._packed.of(view, columns))
-
-    def packed_hamming(self, view: View, bits: int, queries: int) -> PackedHamming | None:
-        """See `score_scan.PackedCache.hamming`."""
-        return self._packed.hamming(view, bits, queries)
 
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""

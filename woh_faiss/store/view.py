@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,10 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, codefile, database, files, schema
+from . import catalog, codefile, database, files, packed_codes, schema
 from .model import Model, Npy
+from .packed_codes import PackedCopies, Single
 from .records import Item, Round, Snapshot
 from .scan import NO_ID, Scan, members
+from .score_scan import By, ScoreScan
 
 #: How often an opening reader follows a writer that removes the model just read about.
 _ATTEMPTS = 5
@@ -51,6 +53,8 @@ class View:
         Rows of items removed by then, ascending.
     model : Model or None
     anchors : Npy or None
+    packed : PackedCopies
+        Of `mapped`, made when searches are worth it.
     """
 
     folder: Path
@@ -61,6 +65,7 @@ class View:
     dead: NDArray[np.int64]
     model: Model | None
     anchors: Npy | None
+    packed: PackedCopies = field(repr=False, compare=False)
 
     @classmethod
     def open(
@@ -72,7 +77,14 @@ class View:
         ids = codefile.map_ids(files.newest(folder, schema.IDS, snapshot.generation), rows)
         model = None if snapshot.model is None else Model(folder / snapshot.model)
         anchors = Npy(folder / schema.ANCHORS) if snapshot.anchors else None
-        return cls(folder, config, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors)
+        packed = PackedCopies(mapped.codes)
+        return cls(folder, config, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors, packed)
+
+    def after(self, earlier: View) -> View:
+        """The same with the packed copies of an earlier state, if its rows are still the first ones here."""
+        before, now = earlier.snapshot, self.snapshot
+        same = (before.identity, before.generation, before.line) == (now.identity, now.generation, now.line)
+        return replace(self, packed=earlier.packed.extended(self.mapped.codes)) if same else self
 
     def check_round(self, number: int, first: int, end: int, checksum: str) -> None:
         """StoreError unless the rows of a round are what was written; a round of many is passed over.
@@ -213,7 +225,13 @@ class View:
         return found
 
     def search(
-        self, codes: Any, k: Any, allow: Any = None, deny: Any = None, searcher: Searcher | None = None
+        self,
+        codes: Any,
+        k: Any,
+        allow: Any = None,
+        deny: Any = None,
+        searcher: Searcher | None = None,
+        bits: int | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Hamming distances and ids of the k nearest codes, both (n, k).
 
@@ -230,14 +248,45 @@ class View:
             Only items in `allow`, and none in `deny`, are looked at: see `scan.members`.
         searcher : Searcher, optional
             Something else than a scan among those that may answer.
+        bits : int, optional
+            Of the codes, without the padding; None for all of d. What is packed of them is smaller.
 
         Raises
         ------
         InputError
             Another shape or dtype, k below 1, or ids that are no integers.
         """
-        distances, rows = (searcher or self.among(allow, deny)).nearest(codes, k)
+        distances, rows = (searcher or self._searcher(allow, deny, bits)).nearest(codes, k)
         return distances, self._ids_at(rows)
+
+    def _searcher(self, allow: Any, deny: Any, bits: int | None) -> Searcher:
+        """A scan, of the packed copy where there is one."""
+        n_bytes = self.mapped.codes.shape[1] if bits is None else bits // 8
+        return packed_codes.Hamming(self.packed, self.among(allow, deny), n_bytes)
+
+    def score_scan(self, r: int, s: int, allow: Any = None, deny: Any = None) -> ScoreScan:
+        """A search by score, of codes with r learned bits and then s instance bits, among the items named."""
+        return ScoreScan(self.packed, self.among(allow, deny), r, s)
+
+    def score_search(
+        self,
+        r: int,
+        s: int,
+        h: Single | None,
+        a: Single | None,
+        k: int,
+        *,
+        by: By = "both",
+        expand: int = 0,
+        allow: Any = None,
+        deny: Any = None,
+    ) -> tuple[Single, NDArray[np.int64]]:
+        """Scores and ids of the k best, both (n, k): see `ScoreScan.search`; -inf and -1 behind the last.
+
+        `allow` and `deny` as for `search`.
+        """
+        S, rows = self.score_scan(r, s, allow, deny).search(h, a, k, by, expand)
+        return S, self._ids_at(rows)
 
     def search_codes(
         self, codes: Any, k: Any, allow: Any = None, deny: Any = None, searcher: Searcher | None = None
