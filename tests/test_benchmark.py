@@ -22,6 +22,7 @@ from woh_faiss.evaluation.benchmark.report import table
 from woh_faiss.evaluation.datasets import prepared, synthetic
 from woh_faiss.evaluation.datasets.named import SETS
 from woh_faiss.evaluation.metrics import precision_at
+from woh_faiss.evaluation.quality import Quality
 from woh_faiss.evaluation.streaming import split, stream
 from woh_faiss.inputs.chunk import concatenate
 from woh_faiss_cli.main import main
@@ -70,8 +71,12 @@ def test_every_method_is_measured_as_the_protocol_has_it(chunk, name):
             bits=16, seed=1, min_count=1, preset="paper" if name == "woh-paper" else "adaptive"
         )
         given = {"make": METHODS[name].of} if name in METHODS else {}
+        if name == "woh-twin":
+            given = {"instance_bits": 8, "by": "both", "expand": 3}
+            config = replace(config, bits=8)
         want = list(stream(chunk, [config], chunks=3, queries=30, seed=1, **given))
         assert [it["map"] for it in got["rounds"]] == [it.map for it in want[:3]]
+        assert got["quality"] == {name: getattr(want[2], name) for name in Quality._fields}
         assert got["bytes"] == 2
         assert 0 < got["distinct"] <= 1
     elif name.startswith("float"):

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from woh_faiss.evaluation.streaming import stream
+from woh_faiss.evaluation.quality import Quality
+from woh_faiss.evaluation.streaming import Result, stream
 from woh_faiss.inputs.chunk import concatenate, read_chunk
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss_cli.evaluate import evaluate
@@ -40,17 +42,20 @@ def test_json_lines_are_the_library_s_results(files):
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     data = concatenate([read_chunk(path) for path in files])
     configs = [WOHConfig(bits=bits, seed=4) for bits in (8, 16)]
-    expected = list(stream(data, configs, chunks=3, queries=20, seed=4))
+    how = {"instance_bits": 64, "by": "both", "expand": 3}
+    expected = list(stream(data, configs, chunks=3, queries=20, seed=4, **how))
     assert len(lines) == len(expected) == 2 * 3 + 2
     for line, r in zip(lines, expected, strict=True):
-        assert list(line) == ["method", "preset", "bits", "round", "map", "queries", "database", "seconds"]
+        assert list(line) == [field.name for field in fields(Result)]
         assert (line["method"], line["preset"], line["bits"], line["round"]) == (
             r.method,
             r.preset,
             r.bits,
             r.round,
         )
-        assert line["map"] == pytest.approx(r.map, abs=1e-6)
+        for name in Quality._fields:
+            assert line[name] == pytest.approx(getattr(r, name), abs=1e-6)
+        assert line["instance_bits"] == (64 if r.bits else None)
         assert (line["queries"], line["database"]) == (20, r.database)
     assert lines[-1]["preset"] is lines[-1]["bits"] is None
 
@@ -66,7 +71,30 @@ def test_table(files, chunks, columns, tmp_path):
     assert "20 queries against up to 60 items" in text
     assert "…" not in text  # nothing is cut off
     for method in ("woh", "float-l2", "float-cosine"):
-        assert text.count(method) == 1
+        assert text.count(method) == 2
+    assert "8 + 64" in text
+    for column in ("P@10", "self@1", "self@10", "float recall"):
+        assert column in text
+
+
+def test_by_hamming_there_are_learned_bits_alone(files):
+    result = invoke(*files, "--json", "--bits", "16", "--chunks", 2, "--by", "hamming")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    data = concatenate([read_chunk(path) for path in files])
+    expected = list(stream(data, [WOHConfig(bits=16)], chunks=2))
+    assert [line["map"] for line in lines] == pytest.approx([r.map for r in expected], abs=1e-6)
+    assert lines[0]["instance_bits"] == 0
+
+
+def test_instance_bits_need_no_tags(files, tmp_path):
+    chunk = read_chunk(files[0])
+    np.savez(tmp_path / "bare.npz", features=chunk.features, labels=chunk.labels)
+    result = invoke(tmp_path / "bare.npz", "--json", "--bits", "0", "--instance-bits", 32, "--chunks", 2)
+    assert result.exit_code == 0, result.output
+    line = json.loads(result.stdout.splitlines()[1])
+    assert (line["bits"], line["instance_bits"], line["preset"]) == (0, 32, None)
+    assert line["self10"] > 0.9
+    assert invoke(tmp_path / "bare.npz", "--bits", "0", "--by", "hamming").exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,13 @@ class TestJoined:
 
 class TestPlot:
     results: ClassVar[list[Result]] = [
-        *(Result("woh", "adaptive", bits, t, 0.1 * t, 5, 10 * t, 0.1) for bits in (8, 16) for t in (1, 2, 3)),
-        Result("float-l2", None, None, 3, 0.2, 5, 30, 0.0),
-        Result("float-cosine", None, None, 3, 0.25, 5, 30, 0.0),
+        *(
+            Result("woh", "adaptive", bits, 0, t, 0.1 * t, 0, 0, 0, 0, 5, 10 * t, 0.1)
+            for bits in (8, 16)
+            for t in (1, 2, 3)
+        ),
+        Result("float-l2", None, None, None, 3, 0.2, 0, 0, 0, 0, 5, 30, 0.0),
+        Result("float-cosine", None, None, None, 3, 0.25, 0, 0, 0, 0, 5, 30, 0.0),
     ]
 
     @pytest.mark.parametrize("suffix", [".png", ".PNG", ".svg", ".pdf"])
