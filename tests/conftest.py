@@ -22,6 +22,8 @@ from woh_faiss.learner.training_round import Items, learn_round
 
 WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
 SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
+#: An index of learned bits alone.
+LEARNED = {**SMALL, "instance_bits": 0}
 
 
 GOLDEN = Path(__file__).parent / "golden"

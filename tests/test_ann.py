@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import store_worker
-from conftest import SMALL, save_chunk, tagged
+from conftest import LEARNED, SMALL, save_chunk, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -113,7 +113,7 @@ def test_where_all_that_is_near_was_removed_more_is_asked_for(kind, tmp_path):
 @pytest.fixture(scope="module")
 def derived_once(tmp_path_factory):
     path = tmp_path_factory.mktemp("derived") / "i.woh"
-    with WOHIndex.create(path, **{**SMALL, "bits": 32, "keep_models": 9}) as index:
+    with WOHIndex.create(path, **{**LEARNED, "bits": 32, "keep_models": 9}) as index:
         index.update(*tagged(0, n=300))
         index.build_ann("ivf", nlist=17, nprobe=17)
         index.build_ann("hnsw", ef_search=512)
@@ -132,12 +132,12 @@ def with_ann(derived_once, tmp_path):
 
 
 @pytest.mark.parametrize("kind", faiss_indexes.SUBLINEAR)
-def test_search_and_rerank_through_each_kind(with_ann, kind):
+def test_search_through_each_kind(with_ann, kind):
     xq = tagged(7, n=30)[0]
-    for more in ({}, {"rerank": 60}):
-        D_, I = with_ann.search(xq, 10, **more)
-        through, found = with_ann.search(xq, 10, ann=kind, **more)
-        if not more:
+    for by in ("hamming", "both", "kind"):
+        D_, I = with_ann.search(xq, 10, by=by, expand=0)
+        through, found = with_ann.search(xq, 10, by=by, ann=kind)
+        if by == "hamming":
             assert faiss_indexes.recall(through, D_) > (0.99 if kind == "hnsw" else 0.9999)
         assert (found % 3 != 0).all()
         assert through.dtype == D_.dtype
@@ -279,7 +279,9 @@ def test_what_happens_while_it_is_built(index, monkeypatch):
     meanwhile(lambda writer: writer.add(tagged(3)[0]))
     assert index.build_ann("ivf", nlist=3, nprobe=3).rows == 40
     assert index.ntotal == 80
-    assert_array_equal(index.search(tagged(3)[0], 80, ann="ivf"), index.search(tagged(3)[0], 80))
+    for by in ("hamming", "both"):
+        through = index.search(tagged(3)[0], 80, ann="ivf", by=by)
+        assert_array_equal(through, index.search(tagged(3)[0], 80, by=by, expand=0))
     meanwhile(lambda writer: (writer.remove([3]), writer.compact()))
     with pytest.raises(StoreError, match="was compacted or rolled back while hnsw was built"):
         index.build_ann("hnsw")
@@ -326,7 +328,7 @@ def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
                     begun.wait()
                     while not done.is_set():
                         reader.refresh()
-                        expected = reader.search(xq, 9)[0]
+                        expected = reader.search(xq, 9, expand=0)[0]
                         assert_array_equal(reader.search(xq, 9, ann="ivf")[0], expected)
                         answered.append(reader.ntotal)
             except BaseException as error:
@@ -448,14 +450,15 @@ def test_the_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_chunk(Path("c.npz"), 0, n=200)
     np.savez("q.npz", features=tagged(8, n=3)[0])
-    run("build", "c.npz", "--bits", 32, "--anchors", 10)
+    run("build", "c.npz", "--bits", 32, "--instance-bits", 0, "--anchors", 10)
     made = run("build-ann", "ivf", "--param", "nlist=9", "--param", "nprobe=9")
     assert made.stdout == "ivf (nlist 9, nprobe 9) of 200 codes; recall@10 1.000\n"
     record = json.loads(run("build-ann", "multihash", "--param", "nhash=4", "--json").stdout)
     assert (record["kind"], record["rows"], record["radius"]) == ("multihash", 200, 11)
     assert "nothing missed up to 11 bits" in run("build-ann", "multihash", "--param", "nhash=4").stdout
     plain, through = (
-        run("query", "q.npz", "-k", 9, "--json", *more).stdout.splitlines() for more in ((), ("--ann", "ivf"))
+        run("query", "q.npz", "-k", 9, "--by", "hamming", "--json", *more).stdout.splitlines()
+        for more in ((), ("--ann", "ivf"))
     )
     assert [json.loads(line)["distance"] for line in through] == [
         json.loads(line)["distance"] for line in plain

@@ -39,10 +39,11 @@ def test_an_id_of_an_empty_index(tmp_path):
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])
 def test_an_empty_index_answers_any_number_of_queries_alike(tmp_path, n):
     with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
-        D, I = index.search(np.ones((n, 7)), 3)
-        assert_array_equal(D, np.full((n, 3), 2**31 - 1))
-        assert_array_equal(I, np.full((n, 3), -1))
-        assert index.describe(D, I) == [[]] * n
+        for by, none in (("both", -np.inf), ("hamming", 2**31 - 1)):
+            D, I = index.search(np.ones((n, 7)), 3, by=by)
+            assert_array_equal(D, np.full((n, 3), none))
+            assert_array_equal(I, np.full((n, 3), -1))
+            assert index.describe(D, I) == [[]] * n
 
 
 def test_what_search_does_not_know_is_refused(index, tmp_path):

@@ -2,12 +2,20 @@
 
 import numpy as np
 import pytest
-from conftest import SMALL, tagged
+from conftest import LEARNED, SMALL, tagged
 from numpy.testing import assert_array_equal
 
 from woh_faiss import Chunk, WOHIndex
 from woh_faiss.errors import InputError, NotFittedError, StoreError
 from woh_faiss.index.code_files import read_codes, valid_codes, write_codes
+
+
+@pytest.fixture
+def index(tmp_path):
+    """An index of learned bits alone."""
+    with WOHIndex.create(tmp_path / "index.woh", **LEARNED) as index:
+        index.update(*tagged(0))
+        yield index
 
 
 def coded(index, n=30, **names):
@@ -30,9 +38,25 @@ def test_a_file_says_what_was_written_and_equal_codes_are_equal_bytes(index, tmp
     assert (bare.tags, bare.ids, bare.keys) == (None, None, None)
 
 
+def test_codes_of_both_halves_come_when_the_instance_bits_are_final(tmp_path):
+    X, tags = tagged(0, 2100)
+    with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
+        index.update(X[:1000], tags[:1000])
+        early = index.hasher
+        with pytest.raises(InputError, match="will again from 2,000; until then add features"):
+            index.add_codes(early.encode(X[1000:1010]), model=early.fingerprint)
+        index.update(X[1000:2050], tags[1000:2050])
+        made = index.hasher.encode(X[2050:])
+        index.add_codes(made, model=index.hasher.fingerprint, ids=np.arange(2050, 2100))
+        assert_array_equal(index.store.view.mapped.codes[2050:, :10], made)
+        assert index.search(X[2050:], 1, by="instance")[0] == pytest.approx(1)
+        with pytest.raises(InputError, match="hash function"):
+            index.add_codes(early.encode(X[:2]), model=early.fingerprint)
+
+
 def test_adding_codes_is_adding_their_features(index, tmp_path):
     X, tags = tagged(5, 30)
-    with WOHIndex.create(tmp_path / "other.woh", **SMALL) as other:
+    with WOHIndex.create(tmp_path / "other.woh", **LEARNED) as other:
         other.update(*tagged(0))
         done = other.add(X, tags, ids=np.arange(100, 130))
         _, chunk = coded(index, ids=np.arange(100, 130))
@@ -93,7 +117,7 @@ def test_damaged_files_are_named(index, tmp_path):
 
 
 def test_an_index_without_a_round_takes_no_codes(tmp_path):
-    with WOHIndex.create(tmp_path / "new.woh", **SMALL) as index, pytest.raises(NotFittedError):
+    with WOHIndex.create(tmp_path / "new.woh", **LEARNED) as index, pytest.raises(NotFittedError):
         index.add_codes(np.zeros((2, 2), np.uint8), model="m")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from conftest import SMALL, length, tagged
+from conftest import LEARNED, length, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -44,7 +44,7 @@ np.savez(out, D=D, I=I)
 @pytest.fixture(scope="module")
 def larger(tmp_path_factory):
     """An index of 600 items with ids of their own, some of them removed."""
-    with WOHIndex.create(tmp_path_factory.mktemp("larger") / "i.woh", **{**SMALL, "bits": 48}) as index:
+    with WOHIndex.create(tmp_path_factory.mktemp("larger") / "i.woh", **{**LEARNED, "bits": 48}) as index:
         index.update(*tagged(0, n=300), ids=np.arange(300) * 3 + 1)
         index.add(tagged(1, n=300)[0], ids=np.arange(300) * 3 + 10_000)
         index.remove([1, 4, 301, 10_000, 10_003])
@@ -63,7 +63,7 @@ def test_another_program_gets_the_same_answers_to_a_thousand_queries(larger, tmp
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     arguments = [sys.executable, "-I", "-c", FOREIGN, "out.faiss", "q.npy", "answers.npz"]
     subprocess.run(arguments, cwd=tmp_path, env=environment, check=True, timeout=600)
-    D, I = larger.search(xq, 10)
+    D, I = larger.search(xq, 10, by="hamming")
     with np.load(tmp_path / "answers.npz") as theirs:
         assert_array_equal(theirs["D"], D)
         alive = np.array([id_ for id_ in larger._store.view.ids if larger._store.view.find([id_])])
@@ -76,7 +76,7 @@ def test_the_page_says_how_to_query_such_a_file(larger, tmp_path, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     names = {"index": larger, "features": tagged(8, n=20)[0], "np": np, "faiss": faiss}
     exec(block, names)  # noqa: S102
-    expected = larger.search(names["features"], 10)
+    expected = larger.search(names["features"], 10, by="hamming")
     assert_array_equal(names["D"], expected[0])
     assert_array_equal(names["I"], expected[1])
 
@@ -96,7 +96,7 @@ def test_each_kind_is_what_it_says_and_finds_its_items_under_their_ids(larger, k
     assert type(made) is type_
     assert (made.ntotal, made.d) == (595, 64)
     xq = tagged(5, n=50)[0]
-    D, _ = larger.search(xq, 1)
+    D, _ = larger.search(xq, 1, by="hamming")
     D_made, found = made.search(packed(larger, xq), 1)
     there = D_made == D  # what an approximate kind finds as near has an id at that distance
     assert there.mean() > 0.9
@@ -108,7 +108,7 @@ def test_each_kind_is_what_it_says_and_finds_its_items_under_their_ids(larger, k
 
 def test_an_ivf_that_looks_everywhere_and_a_wide_multihash_miss_nothing(larger):
     xq = tagged(6, n=40)[0]
-    D, _ = larger.search(xq, 20)
+    D, _ = larger.search(xq, 20, by="hamming")
     everywhere = larger.to_faiss("ivf", nlist=12, nprobe=12).search(packed(larger, xq), 20)[0]
     assert_array_equal(np.sort(everywhere), D)
     wide = larger.to_faiss("multihash", nhash=12, b=4, nflip=4).search(packed(larger, xq), 20)[0]
@@ -181,7 +181,7 @@ def test_what_cannot_be_made_is_said_in_one_line(larger, tmp_path, kind, paramet
 @pytest.mark.parametrize("n", [0, 1, 2])
 @pytest.mark.parametrize("kind", [*faiss_indexes.EXACT, *faiss_indexes.SUBLINEAR])
 def test_few_items(tmp_path, kind, n):
-    with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
+    with WOHIndex.create(tmp_path / "i.woh", **LEARNED) as index:
         index.update(*tagged(0))
         index.remove(np.arange(n, 40))
         if kind in faiss_indexes.SUBLINEAR and not n:
@@ -268,7 +268,7 @@ def test_a_full_disk_leaves_nothing(larger, tmp_path, monkeypatch):
 def test_damaged_codes_replace_no_file(tmp_path, name):
     """An approximate index, which has no ids, is made of the codes alone."""
     out = tmp_path / "out.faiss"
-    with WOHIndex.create(tmp_path / "i", **SMALL) as index:
+    with WOHIndex.create(tmp_path / "i", **LEARNED) as index:
         index.update(*tagged(0))
         index.export(out, "flat")
         made = index.build_ann("multihash")

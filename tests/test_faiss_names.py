@@ -42,7 +42,7 @@ def learned(tmp_path_factory):
 def test_params_are_allow(learned, sel):
     xq, params = tagged(5, n=4)[0], faiss.SearchParameters(sel=sel)
     equal(learned.search(xq, 6, params=params), learned.search(xq, 6, allow=sel))
-    equal(learned.search(xq, 6, rerank=20, params=params), learned.search(xq, 6, rerank=20, allow=sel))
+    equal(learned.search(xq, 6, by="hamming", params=params), learned.search(xq, 6, by="hamming", allow=sel))
     equal(learned.range_search(xq, 5, params=params), learned.range_search(xq, 5, allow=sel))
     I = learned.search(xq, 40, params=params)[1]
     assert set(I.ravel()) - {-1} == {i for i in range(40) if sel is None or sel.is_member(i)}
@@ -163,7 +163,7 @@ def test_it_serves_with_codes_and_plain_faiss(learned, saved):
     plain = faiss.read_index_binary(str(learned.path / "codes.faiss"))
     packed = Hasher.load(saved).encode(xq)
     D, _ = plain.search(np.pad(packed, ((0, 0), (0, plain.code_size - packed.shape[1]))), 4)
-    assert_array_equal(D, learned.search(xq, 4)[0])
+    assert_array_equal(D, learned.search(xq, 4, by="hamming")[0])
 
 
 def test_every_changed_byte_is_noticed_or_harmless(tmp_path):

@@ -130,7 +130,8 @@ def test_every_kind_of_search_follows(path):
     xq = tagged(5, n=3)[0]
     searches = {
         "search": lambda index: index.search(xq, 3),
-        "rerank": lambda index: index.search(xq, 3, rerank=50),
+        "by instance": lambda index: index.search(xq, 3, by="instance"),
+        "by hamming": lambda index: index.search(xq, 3, by="hamming"),
         "range_search": lambda index: index.range_search(xq, 9),
         "search_ids": lambda index: index.search_ids([0], 3),
         "range_search_ids": lambda index: index.range_search_ids([0], 9),
@@ -259,13 +260,13 @@ def test_a_search_keeps_to_one_state_while_another_thread_refreshes(path, monkey
     with WOHIndex.open(path) as index, WOHIndex.open(path) as writer:
         before = index.search(xq, 9)
         writer.update(*tagged(1))
-        real = type(index.hasher).encode
+        real = type(index.hasher).halves
 
-        def encode(self, X):
+        def halves(self, X):
             index.refresh()  # as another thread might, between encoding and searching
             return real(self, X)
 
-        monkeypatch.setattr(type(index.hasher), "encode", encode)
+        monkeypatch.setattr(type(index.hasher), "halves", halves)
         for got, want in zip(index.search(xq, 9), before, strict=True):
             assert_array_equal(got, want)
         assert index.ntotal == writer.ntotal

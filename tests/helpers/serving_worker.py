@@ -28,7 +28,7 @@ def main(path: str, queries: str, out: str, threads: str, auto_refresh: str, pau
             while not stop.is_set():
                 number = (number + 1) % len(xq)
                 start = time.perf_counter()
-                D, I = index.search(xq[number : number + 1], K)
+                D, I = index.search(xq[number : number + 1], K, by="hamming")
                 seconds.append(time.perf_counter() - start)
                 if (said := D.tobytes() + I.tobytes()) != last.get(number):
                     last[number] = said

@@ -52,12 +52,16 @@ def scored_short_list(
     `packed` (nq, bytes) are the queries' codes, h and a their `Hasher.halves`.
     """
     most = min(max(4 * k, _SHORT_LIST), max(k, view.snapshot.ntotal))
-    _, I, stored = view.search_codes(codes.pad(packed), most, searcher=searcher)
+    _, rows = searcher.nearest(codes.pad(packed), most)
+    rows = np.sort(np.where(rows == NO_ID, view.snapshot.rows, rows), axis=1)  # of equal scores the earlier
+    missing = rows == view.snapshot.rows
+    stored = view.mapped.codes[np.where(missing, 0, rows)]
     r = 0 if h is None else h.shape[1] // 8
     kind = None if h is None or by == "instance" else score.sums(score.tables(h), stored[:, :, :r])
     same = None
     if a is not None and by != "kind":
         same = score.sums(score.tables(a), stored[:, :, r : r + a.shape[1] // 8])
-    S = np.where(I == NO_ID, np.float32(-np.inf), score.combined(kind, same))
+    S = np.where(missing, np.float32(-np.inf), score.combined(kind, same))
     best = np.argsort(-S, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(S, best, axis=1), np.take_along_axis(I, best, axis=1)
+    rows = np.take_along_axis(np.where(missing, NO_ID, rows), best, axis=1)
+    return np.take_along_axis(S, best, axis=1), view.ids_at(rows)

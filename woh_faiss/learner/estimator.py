@@ -431,7 +431,7 @@ class WOH:
         woh._vocabulary, woh._learned_with = vocabulary, (config, None, None)
         woh.rounds_ = int(state["rounds"])
         memory = Adaptive.from_arrays(state) if config.start == "semantic" else None
-        hasher = Hasher.from_arrays(state, anchors)
+        hasher = Hasher.from_arrays(state, anchors).beside(None)  # an index has instance bits beside
         woh._learned = ModelState(
             hasher, validate.stored(state, "W", 2), Statistics.from_arrays(state), memory, anchors
         )

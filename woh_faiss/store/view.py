@@ -257,7 +257,7 @@ class View:
             Another shape or dtype, k below 1, or ids that are no integers.
         """
         distances, rows = (searcher or self._searcher(allow, deny, bits)).nearest(codes, k)
-        return distances, self._ids_at(rows)
+        return distances, self.ids_at(rows)
 
     def _searcher(self, allow: Any, deny: Any, bits: int | None) -> Searcher:
         """A scan, of the packed copy where there is one."""
@@ -286,17 +286,7 @@ class View:
         `allow` and `deny` as for `search`.
         """
         S, rows = self.score_scan(r, s, allow, deny).search(h, a, k, by, expand)
-        return S, self._ids_at(rows)
-
-    def search_codes(
-        self, codes: Any, k: Any, allow: Any = None, deny: Any = None, searcher: Searcher | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
-        """As `search`, with the codes found, (n, k, d // 8): zeros where there are fewer than k."""
-        distances, rows = (searcher or self.among(allow, deny)).nearest(codes, k)
-        stored = np.zeros((*rows.shape, self.mapped.codes.shape[1]), dtype=np.uint8)
-        there = rows != NO_ID
-        stored[there] = self.mapped.codes[rows[there]]
-        return distances, self._ids_at(rows), stored
+        return S, self.ids_at(rows)
 
     def range_search(
         self, codes: Any, radius: Any, allow: Any = None, deny: Any = None
@@ -306,9 +296,9 @@ class View:
         Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, ordered as in `search`.
         """
         lims, distances, rows = self.among(allow, deny).within(codes, radius)
-        return lims, distances, self._ids_at(rows)
+        return lims, distances, self.ids_at(rows)
 
-    def _ids_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def ids_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The ids of rows, NO_ID where there is none."""
         # They are last in a row; a list, since NumPy's reductions would take a fiftieth of a single query.
         if NO_ID not in rows[..., -1:].ravel().tolist():
