@@ -52,7 +52,6 @@ bench-quick: $(READY)  ## some of them in two minutes; fails if one is a quarter
 	$(BIN)/python examples/benchmarks/performance --quick
 
 bench-life: $(RIVALS)  ## what takes long: serving beside a writer, an index that lives long
-	$(BIN)/python examples/benchmarks/rerank_cost.py
 	$(BIN)/python examples/benchmarks/reader_cost.py
 	$(BIN)/python examples/benchmarks/serving.py
 	$(BIN)/python examples/benchmarks/long_life.py

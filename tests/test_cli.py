@@ -49,7 +49,7 @@ def test_the_whole_job(here):
     )
     assert "round 4: 4 items appended; 124 items in all" in run("add", "rest.npz").stderr
     head, *rows = [line.split("\t") for line in run("query", "queries.npz", "-k", "2").stdout.splitlines()]
-    assert head == ["query", "rank", "id", "key", "distance", "tags"]
+    assert head == ["query", "rank", "id", "key", "score", "tags"]
     assert [row[0] for row in rows] == ["q/0", "q/0", "q/1", "q/1", "q/2", "q/2"]
     lines = [
         json.loads(line) for line in run("query", "queries.npz", "-k", "2", "--json").stdout.splitlines()
@@ -58,12 +58,12 @@ def test_the_whole_job(here):
         D, I = index.search(tagged(8, n=3)[0], 2)
         items = index.items(I.ravel())
     assert [line["id"] for line in lines] == I.ravel().tolist() == [int(row[2]) for row in rows]
-    assert [line["distance"] for line in lines] == D.ravel().tolist()
+    assert [line["score"] for line in lines] == D.ravel().tolist()
     assert [line["query"] for line in lines] == ["q/0", "q/0", "q/1", "q/1", "q/2", "q/2"]
     assert [line["rank"] for line in lines] == [1, 2] * 3
     assert [line["key"] for line in lines] == [item.key for item in items]
     assert [line["tags"] for line in lines] == [item.tags for item in items]
-    assert list(lines[0]) == ["query", "rank", "id", "key", "distance", "tags"]
+    assert list(lines[0]) == ["query", "rank", "id", "key", "score", "tags"]
 
 
 def test_query_by_id_and_by_key_give_the_same_neighbours(here):
@@ -76,15 +76,31 @@ def test_query_by_id_and_by_key_give_the_same_neighbours(here):
     assert 7 not in {line["id"] for line in by_id}
 
 
-def test_rerank_prints_scores(here):
+@pytest.mark.parametrize("by", ["both", "kind", "instance", "hamming"])
+@pytest.mark.parametrize("expand", [0, 3])
+def test_items_are_ordered_by_what_is_asked(here, by, expand):
+    asked = ["query", "queries.npz", "-k", 3, "--by", by, "--expand", expand]
+    lines = [json.loads(line) for line in run(*asked, "--json").stdout.splitlines()]
+    with WOHIndex.open("index.woh") as index:
+        D, I = index.search(tagged(8, n=3)[0], 3, by=by, expand=expand)
+    measure, other = ("distance", "score") if by == "hamming" else ("score", "distance")
+    assert [line["id"] for line in lines] == I.ravel().tolist()
+    assert [line[measure] for line in lines] == D.ravel().tolist()
+    assert other not in lines[0]
+    assert run(*asked).stdout.split("\t")[4] == measure
+
+
+def test_explained_terms_add_up(here):
     lines = [
         json.loads(line)
-        for line in run("query", "queries.npz", "-k", 3, "--rerank", 40, "--json").stdout.splitlines()
+        for line in run("query", "queries.npz", "-k", 5, "--explain", "--json").stdout.splitlines()
     ]
-    scores = [line["score"] for line in lines[:3]]
-    assert scores == sorted(scores, reverse=True)
-    assert "distance" not in lines[0]
-    assert "score" in run("query", "queries.npz", "--rerank", 40).stdout
+    for line in lines:
+        assert line["kind"] + line["instance"] == pytest.approx(line["score"], abs=2e-4)
+        assert 0 <= line["instance"] <= 1
+    head, row = (run("query", "--id", 3, "-k", 1, "--explain").stdout.splitlines())[:2]
+    assert head.split("\t")[6:] == ["kind", "instance", "predicted"]
+    assert row.count("\t") == 8
 
 
 def test_a_folder_is_a_chunk_too(here):
@@ -184,7 +200,6 @@ def test_the_index_is_where_index_or_the_environment_says(here, name):
         (["query", "--id", str(2**63)], f"id {2**63} is not in"),
         (["query", "--id", str(2**80)], "ids have dtype object, expected integers"),
         (["query", "--key", "x"], "has the key 'x'"),
-        (["query", "queries.npz", "-k", "5", "--rerank", "2"], "rerank is 2, expected at least k = 5"),
         (["query", "queries.npz", "--index", "none.woh"], "no index at"),
         (["info", "--index", "rest.npz"], "is a file, expected an index folder"),
         (["build", "chunk-1.npz"], "index.woh exists already; 'woh-index update' extends it"),
@@ -228,7 +243,7 @@ def test_what_a_person_can_mend_is_one_line(here, arguments, message):
     [
         ["query"],
         ["query", "queries.npz", "--id", "3"],
-        ["query", "--id", "3", "--rerank", "9"],
+        ["query", "--tags", "sea", "--by", "kind"],
         ["query", "queries.npz", "-k", "0"],
         ["update"],
         ["build", "chunk-1.npz", "--preset", "best"],
@@ -355,12 +370,11 @@ def test_undecodable_names_are_named(here):
 
 @pytest.mark.parametrize("k", [10**6 + 1, 10**12, 10**25])
 def test_any_k_needs_the_memory_of_what_is_there(here, k):
-    for extra in ([], ["--rerank", k]):
+    for extra in ([], ["--by", "hamming"]):
         result = run("query", "queries.npz", "-k", k, "--json", *extra)
         assert len(result.stdout.splitlines()) == 3 * 40
         assert result.stderr == "note: index.woh holds only 40 items\n"
     assert len(run("query", "--id", 3, "-k", k, "--json").stdout.splitlines()) == 39
-    assert len(run("query", "queries.npz", "-k", 1, "--rerank", k, "--json").stdout.splitlines()) == 3
 
 
 def test_query_by_tags_and_explain(here):

@@ -69,9 +69,14 @@ def test_a_radius_is_inclusive(here, distances, radius):
 
 def test_many_queries_are_answered_as_one_by_one(here, distances):
     ids, D = distances
-    got = np.array([line["id"] for line in lines("queries.npz", "-k", 4)]).reshape(N_QUERIES, 4)
+    got = np.array([line["id"] for line in lines("queries.npz", "-k", 4, "--by", "hamming")]).reshape(
+        N_QUERIES, 4
+    )
     np.testing.assert_array_equal(got, ids[np.argsort(D, axis=1, kind="stable")[:, :4]])
-    piped = [line.split("\t") for line in run("query", "queries.npz", "-k", "4").stdout.splitlines()[1:]]
+    piped = [
+        line.split("\t")
+        for line in run("query", *asked).stdout.splitlines()[1:]
+    ]
     assert [int(cells[2]) for cells in piped] == got.ravel().tolist()
 
 
@@ -80,11 +85,12 @@ def test_allow_and_deny_lists(here, distances):
     allow, deny = list(range(0, 110, 2)), [4, 8, 999]
     kept = np.isin(ids, allow) & ~np.isin(ids, deny)
     flags = ["--allow", ids_file("allow.txt", allow), "--deny", ids_file("deny.txt", deny)]
-    for more in ([], ["--rerank", 100]):
+    for more in ([], ["--by", "kind"], ["--by", "hamming"]):
         got = lines("queries.npz", "-k", 60, *flags, *more)
         assert {line["id"] for line in got} == set(ids[kept].tolist())
         assert len(got) == N_QUERIES * kept.sum()
-    got = np.array([line["id"] for line in lines("queries.npz", "-k", 3, *flags)]).reshape(N_QUERIES, 3)
+    asked = lines("queries.npz", "-k", 3, "--by", "hamming", *flags)
+    got = np.array([line["id"] for line in asked]).reshape(N_QUERIES, 3)
     np.testing.assert_array_equal(got, ids[kept][np.argsort(D[:, kept], axis=1, kind="stable")[:, :3]])
     within = lines("queries.npz", "--radius", 5, *flags)
     assert len(within) == (D[:, kept] <= 5).sum()
@@ -100,10 +106,10 @@ def test_ids_that_no_item_has_allow_nothing(here):
 
 
 def test_a_radius_around_an_item_leaves_the_item_out(here):
-    found = lines("--id", 3, "--radius", 16)
+    found = lines("--id", 3, "--radius", 80)
     assert sorted(line["id"] for line in found) == [i for i in range(120) if i not in (3, 7, 50)]
     assert {line["query"] for line in found} == {3}
-    assert {line["query"] for line in lines("--key", "0/photo 3", "--radius", 16)} == {"0/photo 3"}
+    assert {line["query"] for line in lines("--key", "0/photo 3", "--radius", 80)} == {"0/photo 3"}
 
 
 def test_a_page_of_a_radius(here):
@@ -117,7 +123,7 @@ def test_a_page_of_a_radius(here):
     ("arguments", "code", "said"),
     [
         (["--radius", "3", "-k", "5"], 2, "give -k or --radius"),
-        (["--radius", "3", "--rerank", "100"], 2, "--radius is in bits"),
+        (["--radius", "3", "--by", "kind"], 2, "--radius is in bits"),
         (["--radius", "3", "--tags", "sea"], 2, "--radius is in bits"),
         (["--radius", "-1"], 2, "-1 is not in the range"),
         (["--radius", "2.5"], 2, "not a valid integer"),

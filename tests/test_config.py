@@ -40,8 +40,8 @@ def test_is_frozen():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("bits", 0, "bits is 0, expected a whole number of at least 8"),
-        ("bits", -8, "at least 8"),
+        ("bits", 4104, "bits is 4104, expected at most 4096"),
+        ("bits", -8, "bits is -8, expected a whole number of at least 0"),
         ("bits", 12, "bits is 12, expected a multiple of 8"),
         ("bits", 16.0, "bits is 16.0, expected a whole number"),
         ("bits", True, "bits is True"),

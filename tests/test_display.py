@@ -159,7 +159,7 @@ def test_in_a_pipe_names_are_text(hostile, asked):
         assert not any(line.startswith("index.woh is sound") for line in stream.splitlines())
     assert "Traceback" not in done.stderr
     if asked[0] == "query" and done.stdout:
-        assert {line.count("\t") for line in done.stdout.splitlines()} == {5 + ("--explain" in asked)}
+        assert {line.count("\t") for line in done.stdout.splitlines()} == {5 + 3 * ("--explain" in asked)}
 
 
 def test_json_has_every_name_and_no_control(hostile):
@@ -196,6 +196,7 @@ def test_the_report_of_a_benchmark_shows_names_as_text(tmp_path):
         "min_count": 1,
     }
     record |= {"rounds": [{"map": 0.5, "seconds": 1.0}], "first": [10], "precision": [0.5], "hyper": {}}
+    record["quality"] = {"self1": 0.5, "self10": 0.5, "float_recall10": 0.5}
     page = _page([record], "".join(ATTACKS), "<script>" + ATTACKS[0], [], {})
     assert not UNSAFE.search(page.replace("\n", ""))
     assert "<script>" not in page

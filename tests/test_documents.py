@@ -59,15 +59,14 @@ def by_cosine(given, query, k):
 def by_codes(store, query, k, allowed=None):
     """Oracle: ids and scores from every stored code, bit by bit."""
     index = store.index
-    H = index.hasher.decision_function(np.array([query]))[0]
+    h, a = (half[0] for half in index.hasher.halves(np.array([query])))
     live = [entry for entry in store.matching() if index._store.view.find([entry.number])]
     rows = []
     for entry in live:
         if allowed is None or entry.id in allowed:
             signs = index.reconstruct(entry.number, signs=True).astype(float)
-            rows.append(
-                (-float(H @ signs) / np.linalg.norm(H) / np.linalg.norm(signs), entry.number, entry.id)
-            )
+            score = h @ signs[: len(h)] + max(0, a @ signs[len(h) :]) ** 8
+            rows.append((-float(score) / 2, entry.number, entry.id))
     rows.sort()
     return [id_ for *_, id_ in rows[:k]], [-score for score, *_ in rows[:k]]
 

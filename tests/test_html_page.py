@@ -193,7 +193,7 @@ def here(tmp_path, monkeypatch):
 
 
 WAYS = [["q.npz"], ["bare.npz"], ["--id", 3], ["--key", "3.png"], ["--tags", "sea"],
-        ["q.npz", "--tags", "sea;hill"], ["q.npz", "--rerank", 20]]  # fmt: skip
+        ["q.npz", "--tags", "sea;hill"], ["q.npz", "--by", "kind"]]  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join(map(str, way)))

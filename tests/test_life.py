@@ -60,7 +60,7 @@ def test_removed_items_are_absent_from_every_answer(index, tmp_path):
         for k in (1, 10, 75, 90):
             for found, expected in (
                 (index.search(XQ, k), oracle.search(XQ, k)),
-                (index.search(XQ, k, rerank=100), oracle.search(XQ, k, rerank=100)),
+                (index.search(XQ, k, by="hamming"), oracle.search(XQ, k, by="hamming")),
                 (index.search_ids([5, 42], k), oracle.search_ids([5, 42], k)),
                 (index.search_tags([["sea"], ["hill", "snow"]], k), None),
             ):
@@ -123,7 +123,7 @@ def test_all_removed_and_then_more(index):
     D, I = index.search(XQ, 2)
     assert (I == -1).all()
     assert (np.iinfo(np.int32).max == D).all()
-    assert (index.search(XQ, 2, rerank=5)[1] == -1).all()
+    assert (index.search(XQ, 2, by="hamming")[1] == -1).all()
     assert index.describe(D, I) == [[]] * 4
     index.update(*tagged(1))
     assert index.items([40])[0].row == 40

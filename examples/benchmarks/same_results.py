@@ -5,7 +5,7 @@
 
 Each data set (the shipped pictures unless files are given) is cut into four chunks and learned with both
 presets, once with the index kept open and once with it reopened before every update. Codes, ids, every array
-of the model file, tags, answers by features, by items and by tags, and reranked scores are digested.
+of the model file, tags, answers by features, by items and by tags are digested.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def results(chunks, xq, vectors, preset, reopened):
             yield "tags", digest(np.array([repr(index.tags())]))
             ids = index.search(xq, 1)[1][:50, 0]
             yield "search", digest(*index.search(xq, 20))
-            yield "rerank", digest(*index.search(xq, 20, rerank=200))
+            yield "score", digest(*index.search(xq, 20))
             yield "range_search", digest(*index.range_search(xq, 12))
             yield "search_ids", digest(*index.search_ids(ids, 20))
             tags = [[tag] for tag, _, known in index.tags() if known][:20]

@@ -157,7 +157,7 @@ def try_reading(path: Path) -> Iterator[Callable[[], Any]]:
     xq = tagged(9, 2)[0]
     yield asked(lambda index: json.dumps(index.info()))
     yield asked(lambda index: index.describe(*index.search(xq, 3)))
-    yield asked(lambda index: index.search(xq, 3, rerank=8))
+    yield asked(lambda index: index.search(xq, 3, by="hamming"))
     yield asked(lambda index: index.search_ids([index.id_of("0/1")], 3))
     yield asked(lambda index: index.explain([0]))
     yield asked(lambda index: index.search_tags(["sea"], 3))

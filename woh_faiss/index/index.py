@@ -696,6 +696,8 @@ class WOHIndex:
             The two terms of each score; 0 for a half without bits, and where there is no neighbour.
         """
         view, S, found = self._follow(), np.asarray(D, np.float32), np.asarray(I, np.int64)
+        if view.model is None:
+            return np.zeros_like(S), np.zeros_like(S)
         if xq is not None:
             _, a = self._model.hasher(view).halves(xq)
         else:
