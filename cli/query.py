@@ -247,9 +247,8 @@ def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Ans
     """The answers, each printed as JSON lines on its way."""
     for answer in found:
         for rank, neighbour in enumerate(answer.found, start=1):
-            record = {"query": answer.asked.query, "rank": rank, **neighbour._asdict()}
-            if measure == "score":
-                record["score"] = record.pop("distance")
+            record = {"query": answer.asked.query, "rank": rank, "id": neighbour.id, "key": neighbour.key}
+            record |= {measure: neighbour.distance, "tags": neighbour.tags}
             if explain:
                 record |= answer.explained[neighbour.id]
             print_json(record)

@@ -69,14 +69,10 @@ def test_a_radius_is_inclusive(here, distances, radius):
 
 def test_many_queries_are_answered_as_one_by_one(here, distances):
     ids, D = distances
-    got = np.array([line["id"] for line in lines("queries.npz", "-k", 4, "--by", "hamming")]).reshape(
-        N_QUERIES, 4
-    )
+    asked = ["queries.npz", "-k", 4, "--by", "hamming"]
+    got = np.array([line["id"] for line in lines(*asked)]).reshape(N_QUERIES, 4)
     np.testing.assert_array_equal(got, ids[np.argsort(D, axis=1, kind="stable")[:, :4]])
-    piped = [
-        line.split("\t")
-        for line in run("query", *asked).stdout.splitlines()[1:]
-    ]
+    piped = [line.split("\t") for line in run("query", *asked).stdout.splitlines()[1:]]
     assert [int(cells[2]) for cells in piped] == got.ravel().tolist()
 
 

@@ -83,16 +83,17 @@ def cases(draw):
 def test_the_k_best_are_those_of_a_sort_of_all_scores(case, k, by, expand, most):
     codes, r, s, h, a, allowed = case
     by = by if r and s else "both"
-    kept = score_scan._ALL, score_scan._MOST, score_scan._TIMES, score_scan._SPARE
     # Also where lists prove it that are as long as all rows, and where they begin short.
-    score_scan._ALL, score_scan._MOST, score_scan._TIMES, score_scan._SPARE = 10, most or 1 / 16, 1, 3
+    changed = {"_ALL": 10, "_MOST_FIRST": 1.0, "_MOST": most or 1 / 16, "_TIMES": 1, "_SPARE": 3}
+    kept = {name: getattr(score_scan, name) for name in changed}
+    vars(score_scan).update(changed)
     try:
         scan = score_scan_of(codes, r, s, allowed)
         expected = sort_all(h, a, codes, r, s, k, by, allowed, expand)
         alone = [scan.search(h[i : i + 1], a[i : i + 1], k, by, expand) for i in range(len(h))]
         S, rows = scan.search(h if r else None, a if s else None, k, by, expand)
     finally:
-        score_scan._ALL, score_scan._MOST, score_scan._TIMES, score_scan._SPARE = kept
+        vars(score_scan).update(kept)
     assert (S.dtype, rows.dtype, S.shape, rows.shape) == (np.float32, np.int64, (len(h), k), (len(h), k))
     assert_array_equal(rows, expected[1])
     assert_array_equal(S, expected[0])

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import setting
 
@@ -118,34 +120,45 @@ def main() -> None:
         "300 distinct": lambda: crowded(300, False),
         "27 % to choose from, unequally popular": lambda: crowded(27 * n // 100, True),
     }
-    for name, make in sets.items():
-        codes = make()
+
+    def measure(name: str, codes: np.ndarray) -> None:
         h, a = numbers(codes)
         search = ScoreScan(PackedCopies(codes), Scan(mapped(codes), None), 64, 64)
-        first = best_of_one(lambda: search.search(h[:1], a[:1], 10))
-        packing = best_of_one(lambda: search.search(h[:1], a[:1], 10))
+        first, packing = (best_of_one(lambda: search.search(h[:1], a[:1], 10)) for _ in range(2))
         xq = np.ascontiguousarray(codes[rng.integers(n, size=nq)])
         for k in (10, 100):
-            flat = both(lambda x, k=k: search.scan.mapped.index.search(x, k), xq)
+            flat = both(partial(_nearest, search.scan.mapped.index, k), xq)
             for expand in (0, 3):
-                ours = both(lambda h, a, k=k, expand=expand: search.search(h, a, k, expand=expand), h, a)
+                ours = both(partial(_best, search, k, expand), h, a)
                 told(f"score, {name}, k {k}, expand {expand}", flat, ours, faster=False)
         for expand in (0, 3):
             print(f"  expand {expand}: {proofs(search, h, a, expand)}")
-        print(f"  first question {first:.1f} ms, second, which packs, {packing:.1f} ms", flush=True)
-    held = sum(packed.nbytes for packed in search.copies)
-    print(f"memory: mapped {codes.nbytes / n:.1f} bytes a row, packed {held / n:.1f}")
+        print(f"  first question {first:.1f} ms, second, which packs, {packing:.1f} ms")
+        held = sum(packed.nbytes for packed in search.copies)
+        print(f"  mapped {codes.nbytes / n:.1f} bytes a row, packed {held / n:.1f}", flush=True)
 
-    refreshed = []
-    packed = PackedCodes.of(codes, 0, 8)
-    for _ in range(30):
-        codes = np.concatenate([codes, codes[:2000]])
-        refreshed.append(best_of_one(lambda: packed.extended(codes)))
-        packed = packed.extended(codes)
-    print(
-        f"2,000 more rows of 64 bits packed in {np.mean(refreshed):.2f} ms on average, at most "
-        f"{max(refreshed):.2f}; {len(packed.segments)} segments after 30 times"
-    )
+    for name, make in sets.items():
+        measure(name, make())
+
+    for rows in (100_000, n):
+        codes = rng.integers(0, 256, (rows + 60_000, 8), dtype=np.uint8)
+        packed, taken = PackedCodes.of(codes[:rows], 0, 8), []
+        for end in range(rows + 2000, len(codes) + 1, 2000):
+            start = time.process_time()
+            packed = packed.extended(codes[:end])
+            taken.append(1e3 * (time.process_time() - start))
+        print(
+            f"2,000 rows of 64 bits added to {rows}: {np.mean(taken):.2f} ms on average, at most "
+            f"{max(taken):.2f}; {len(packed.segments)} segments after {len(taken)} times"
+        )
+
+
+def _nearest(index: Any, k: int, xq: Any) -> object:
+    return index.search(xq, k)
+
+
+def _best(search: Any, k: int, expand: int, h: Any, a: Any) -> object:
+    return search.search(h, a, k, expand=expand)
 
 
 def best_of_one(work: Callable[[], object]) -> float:

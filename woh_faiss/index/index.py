@@ -687,8 +687,8 @@ class WOHIndex:
         ----------
         D, I : (nq, k) float32 and int64
             What `search` (of features `xq`) or `search_ids` (of `ids`) has answered, by "both".
-        xq : (nq, d) array_like, or ids : (nq,) array_like of integers
-            What was asked with.
+        xq, ids : (nq, d) array_like, (nq,) array_like of integers
+            What was asked with: one of them.
 
         Returns
         -------

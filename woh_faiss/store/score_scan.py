@@ -23,9 +23,10 @@ from .scan import NO_ID, Rows, Scan
 #: What a search goes by: the score, or one of its terms.
 By = Literal["both", "kind", "instance"]
 
-#: Candidates of each list, of k; how many times more where they prove nothing; the share of rows that is
-#: too many to be asked for.
-_TIMES, _SPARE, _MORE, _MOST = 3, 34, 4, 1 / 16
+#: Candidates of each list, of k; how many times more where they prove nothing; the share of rows that
+#: is the most to be asked for at first, and again.
+_TIMES, _SPARE, _MORE = 3, 34, 4
+_MOST_FIRST, _MOST = 1 / 8, 1 / 64
 #: Rows up to which all are scored, and the share of rows that may answer up to which only those are.
 _ALL, _FEW = 2000, 0.04
 #: Queries asked before packing pays.
@@ -179,13 +180,13 @@ class ScoreScan:
 
         It is long enough for a search for `later` best.
         """
-        most = _MOST * self.scan.rows
+        most = _MOST_FIRST * self.scan.rows
         S, rows = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
         queries, first = np.arange(n), listed
         known: dict[int, _Known] = {}
         K, K_same = self._enough(k), self._enough(max(k, later))
         while len(queries):
-            if packed is None or most < K:
+            if packed is None or most < K_same:
                 for i in queries.tolist():
                     one = slice(i, i + 1)
                     found_i = self._of_all(kind and kind.of(one), same and same.of(one), k, known.get(i))
@@ -210,8 +211,8 @@ class ScoreScan:
                 S[queries], rows[queries] = found, found_rows
             left = np.flatnonzero(~proved)
             queries = queries[left]
-            K, K_same = K * _MORE, K_same * _MORE
-            if len(left) and most < K and by_same is not None:
+            K, K_same, most = K * _MORE, K_same * _MORE, _MOST * self.scan.rows
+            if len(left) and most < K_same and by_same is not None:
                 more = score.instance_term(by_same.D[left, -1] + by_same.error[left])
                 for i, j, term in zip(queries.tolist(), left.tolist(), more, strict=True):
                     known[i] = _Known(found[j, -1], term, by_same.rows[j])
