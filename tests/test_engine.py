@@ -81,12 +81,12 @@ def test_two_pushes_at_once(server, table, url, tmp_path, monkeypatch):
 def test_an_index_rewritten_meanwhile(server, table, url, tmp_path, monkeypatch):
     with grown(tmp_path / "i") as index, WOHIndex.open(tmp_path / "i") as writer:
         writer.compact()
-        with pytest.raises(StoreError, match="was compacted or rolled back meanwhile"):
+        with pytest.raises(StoreError, match="were rewritten meanwhile"):
             push(index, url)
         index.refresh()
         put = push_module.CodeSource.check
         monkeypatch.setattr(push_module.CodeSource, "check", lambda source: (writer.rollback(3), put(source)))
-        with pytest.raises(StoreError, match="was compacted or rolled back meanwhile; push again"):
+        with pytest.raises(StoreError, match="were rewritten meanwhile; push again"):
             push(index, url)
         monkeypatch.undo()
         index.refresh()

@@ -24,6 +24,7 @@ REMOVED: Kinds = {**ITEM, "removed": COUNT}
 TAG: Kinds = {"tag": str, "column": int | None, "count": COUNT}
 VECTOR: Kinds = {"vector": bytes | None}
 TAG_OUTLIER: Kinds = {"id": COUNT, "round": COUNT, "bits": COUNT}
+EARLY: Kinds = {"row": COUNT, "x": bytes}
 UNDO: Kinds = {"round": COUNT, "tags": str}
 WERE: Kinds = {"tag": str, "column": int | None, "count": int | None}
 ROUND: Kinds = {

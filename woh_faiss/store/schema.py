@@ -109,6 +109,10 @@ _TAG_OUTLIERS = (
     "CREATE TABLE tag_outliers (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, bits INTEGER NOT NULL)"
 )
 
+# Features of the items of the first rounds, by row of the codes: float32, least significant byte first. What
+# makes the codes of all rows anew takes them away.
+_EARLY_FEATURES = "CREATE TABLE early_features (row INTEGER PRIMARY KEY, x BLOB NOT NULL)"
+
 #: What makes an empty catalogue.
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -118,6 +122,7 @@ SCHEMA = (
     _UNDO,
     _SPENT,
     _TAG_OUTLIERS,
+    _EARLY_FEATURES,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )

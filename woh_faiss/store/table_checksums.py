@@ -27,6 +27,7 @@ SELECTS = {
     "spent": "SELECT digest FROM spent",
     "tag_outliers": "SELECT id, round, bits FROM tag_outliers",
     "undo": "SELECT round, tags FROM undo",
+    "early_features": "SELECT row, x FROM early_features",
 }
 _MODULUS = 1 << 128
 

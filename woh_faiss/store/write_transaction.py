@@ -18,7 +18,17 @@ from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.io.npz import write_npz
 
-from . import catalog, cell_types, codefile, database, erased_ids, files, schema, table_checksums
+from . import (
+    catalog,
+    cell_types,
+    codefile,
+    database,
+    erased_ids,
+    files,
+    generations,
+    schema,
+    table_checksums,
+)
 from .catalog_writer import CatalogWriter, ItemRow
 from .model import Model, check_arrays, write_npy
 from .records import NewRound, Round, State
@@ -149,6 +159,37 @@ class WriteTransaction:
                 f"key {known[0]!r} is already in {self.folder}; leave the item out, or give another key"
             )
 
+    def early_features(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows (m,), ascending, of which features are kept, and these, (m, d) float32; (0, 0) if none are."""
+        with database.failures(self.folder, 0):
+            return catalog.early_features(self.connection, self.snapshot)
+
+    def _check_early(self, early: Any, n: int) -> list[tuple[int, bytes]]:
+        """Features of n new items as rows of their table; InputError if they do not fit."""
+        X = validate.features(early, name="early features")
+        if X.dtype != np.float32 or len(X) != n:
+            raise InputError(
+                f"early features have shape {X.shape} and dtype {X.dtype}, expected float32, "
+                f"a row for each of {n} items"
+            )
+        with database.failures(self.folder, 0):
+            width = catalog.early_width(self.connection)
+        if width not in (None, X.shape[1]):
+            raise InputError(
+                f"early features have {X.shape[1]} columns, those that {self.folder} keeps have {width}"
+            )
+        return [(row, x.tobytes()) for row, x in enumerate(X.astype("<f4", order="C"), self.snapshot.rows)]
+
+    def _check_recoded(self, recoded: Any) -> NDArray[np.uint8]:
+        """Codes for all rows there are; InputError if they do not fit."""
+        found, shape = np.asarray(recoded), (self.snapshot.rows, self.d // 8)
+        if found.dtype != np.uint8 or found.shape != shape:
+            raise InputError(
+                f"recoded has shape {found.shape} and dtype {found.dtype}, expected {shape} bytes of uint8: "
+                f"a code of {self.d} bits for each row of {self.folder}"
+            )
+        return np.ascontiguousarray(found)
+
     # ---- one change, committed ---------------------------------------------------------------------------
 
     def remove(self, ids: Sequence[int]) -> Round:
@@ -184,6 +225,10 @@ class WriteTransaction:
             raise InputError(f"{self.folder} has its anchors already; they are written once")
         tag_values = [(tag, column, count, vector) for column, tag, count, vector in new.tag_rows]
         validate.texts([tag for tag, *_ in tag_values], "tags")
+        early = [] if new.early is None else self._check_early(new.early, len(ids))
+        recoded = None if new.recoded is None else self._check_recoded(new.recoded)
+        if recoded is not None and early:
+            raise InputError("early and recoded are both given; features are kept until there are such codes")
         old, number = self.snapshot, self.snapshot.round + 1
         entries = zip(ids.tolist(), new.keys, new.tags, strict=True)
         items: list[ItemRow] = [
@@ -191,7 +236,10 @@ class WriteTransaction:
             for row, (id_, key, entry) in enumerate(entries, old.rows)
         ]
         with self.committing() as (catalog_writer, state):
-            checksum = self._append(codes, ids)
+            if recoded is None:
+                checksum = self._append(codes, ids)
+            else:
+                checksum = self._recode(recoded, codes, ids, catalog_writer, state)
             model, model_digest = self._write_model(new, number, state)
             if len(ids) or new.model is not None or anchors:
                 files.sync_folder(self.folder)
@@ -218,9 +266,14 @@ class WriteTransaction:
             catalog_writer.add_items(items)
             catalog_writer.add_tag_outliers([(id_, number, bits) for id_, bits in new.tag_outliers])
             catalog_writer.put_tags(tag_values, number)
-            if len(state.models) > self._keep:
+            if early:
+                catalog_writer.add_early_features(early)
+            if recoded is not None:
+                state.restorable = state.recoded = number
+            if more := len(state.models) > self._keep:
                 state.models = state.models[-self._keep :]
                 state.restorable = max(state.restorable, schema.model_round(state.models[0]))
+            if more or recoded is not None:
                 catalog_writer.forget_undo(state.restorable)
         return record
 
@@ -301,6 +354,35 @@ class WriteTransaction:
         if len(ids):
             files.append(self.folder / schema.CODES, codefile.end(self.d, self.snapshot.rows), codes)
             files.append(self.folder / schema.IDS, 8 * self.snapshot.rows, stored)
+        return codefile.checksum(codes, stored)
+
+    def _recode(
+        self,
+        recoded: NDArray[np.uint8],
+        codes: NDArray[np.uint8],
+        ids: NDArray[np.int64],
+        catalog_writer: CatalogWriter,
+        state: State,
+    ) -> str:
+        """Another generation: the rows there are with other codes, then the new ones; SHA-256 of their bytes.
+
+        StoreError where a row is not what was written: its round's new checksum would hide that.
+        """
+        catalog_writer.check("rounds", "early_features")
+        rows, folder = self.snapshot.rows, self.folder
+        rounds = catalog.rounds(self.connection, 1, self.snapshot.round)
+        if [it.first_row for it in rounds] + [rows] != [0] + [it.end_row for it in rounds]:
+            raise sqlite3.DatabaseError("the rounds do not follow each other")
+        known = generations.mapped(folder / schema.CODES, folder / schema.IDS, self.d, rows)
+        codefile.check_rounds(folder, rounds, *known)
+        state.leave(self.snapshot, self.snapshot.round)
+        stored = np.ascontiguousarray(ids, dtype="<i8")
+        blocks = [recoded, codes], [known[1], stored]
+        generations.write(folder, self.d, state.generation, rows + len(ids), *blocks)
+        places = [(slice(it.first_row, it.end_row), it.round) for it in rounds]
+        catalog_writer.recode(
+            [(codefile.checksum(recoded[at], known[1][at]), number) for at, number in places]
+        )
         return codefile.checksum(codes, stored)
 
     def write_file(self, name: str, write: Any) -> str:
