@@ -38,7 +38,7 @@ def test_a_commit_that_nobody_counted_is_never_brought_back(how, tmp_path):
         assert faults_found == [], writer
 
 
-@pytest.mark.parametrize("victim", ["add", "remove", "compact"])
+@pytest.mark.parametrize("victim", ["add", "remove", "compact", "recode"])
 @pytest.mark.parametrize("where", ["commit", "settling"])
 def test_a_fault_at_any_call_beside_any_reader_before_any_writer(where, victim, tmp_path):
     *wrong, counts = lines("commit_faults.py", tmp_path, tmp_path / "i", where, victim, AMOUNT)

@@ -25,9 +25,9 @@ import faults
 import numpy as np
 from conftest import SMALL, tagged
 
-from woh_faiss import WOHIndex
+from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import catalog, codefile, database, files, schema
+from woh_faiss.store import NewRound, catalog, codefile, database, files, schema
 
 #: Seconds that a process waits for a lock: where taking it fails each time, it waits for all of them.
 PATIENCE = 0.2
@@ -63,12 +63,32 @@ def refused(index):
     assert index.ntotal
 
 
+def put(index, X_, ids, **more):
+    """Items whose codes come from elsewhere, as a round of the store."""
+    what = {
+        "codes": codes.pad(index.encode(X_)),
+        "ids": ids,
+        "keys": [None] * len(X_),
+        "tags": [[]] * len(X_),
+    }
+    with index.store.writing(timeout=PATIENCE) as writing:
+        writing.commit(NewRound("encoded", **what, **more))
+
+
+def recode(index):
+    """Codes for all rows there are, and items besides."""
+    width = index.store.d // 8
+    made = np.arange(index.store.snapshot.rows * width, dtype=np.uint8).reshape(-1, width)
+    put(index, X[:5], np.arange(9000, 9005), recoded=made)
+
+
 VICTIMS = {
     "add": add,
     "update": lambda index: index.update(*tagged(7, n=12), timeout=PATIENCE),
     "remove": lambda index: index.remove([3, 44], timeout=PATIENCE),
     "compact": lambda index: index.compact(timeout=PATIENCE),
     "rollback": lambda index: index.rollback(2, timeout=PATIENCE),
+    "recode": recode,
 }
 WRITERS = {
     "add": lambda index: index.add(X[5:9], ids=range(8000, 8004), timeout=PATIENCE),
@@ -90,7 +110,7 @@ def start(path):
             # takes as long as ten combinations, is not needed.
             index.update(X_, [given[:1] for given in tags], keys=[f"{seed}/{i}" for i in range(40)])
         index.remove([1, 41])
-        index.add(X[9:], ids=[5000, 6000, 6001])
+        put(index, X[9:], np.array([5000, 6000, 6001]), early=X[9:])
 
 
 def tables(connection):
