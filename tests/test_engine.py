@@ -19,6 +19,7 @@ from woh_faiss.integrations.engine import Address, PushState, hidden
 from woh_faiss.integrations.open_engine import open_engine
 from woh_faiss.integrations.push import push
 from woh_faiss.integrations.remote import Remote
+from woh_faiss.store import NewRound
 
 # ---- what is refused ------------------------------------------------------------------------------
 
@@ -76,6 +77,24 @@ def test_two_pushes_at_once(server, table, url, tmp_path, monkeypatch):
         with pytest.raises(EngineError, match=r"another push changed .* meanwhile; push again"):
             push(index, url)
         check(server, table, other)
+
+
+def test_codes_that_a_later_round_made_anew_are_sent_again(server, table, url, tmp_path):
+    """Rounds, times and ids stay what they were; only the codes are others."""
+    with grown(tmp_path / "i") as index:
+        push(index, url)
+        view = index.store.view
+        recoded = np.roll(view.mapped.codes, 1, axis=0)
+        none = np.empty((0, recoded.shape[1]), np.uint8)
+        with index.store.writing() as writing:
+            writing.commit(NewRound("encoded", none, recoded=recoded))
+        with Remote(index, url) as remote:
+            assert "push again" in remote.note()
+        push(index, url)
+        check(server, table, index)
+        index.add(XQ)
+        push(index, url)
+        check(server, table, index)
 
 
 def test_an_index_rewritten_meanwhile(server, table, url, tmp_path, monkeypatch):
