@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from itertools import product
 
 import faults
 import pytest
@@ -38,8 +39,13 @@ def test_a_commit_that_nobody_counted_is_never_brought_back(how, tmp_path):
         assert faults_found == [], writer
 
 
-@pytest.mark.parametrize("victim", ["add", "remove", "compact"])
-@pytest.mark.parametrize("where", ["commit", "settling"])
+@pytest.mark.parametrize(
+    ("where", "victim"),
+    [
+        *product(["commit", "settling"], ["add", "remove", "compact", "recode"]),
+        *product(["writing"], ["compact", "recode"]),
+    ],
+)
 def test_a_fault_at_any_call_beside_any_reader_before_any_writer(where, victim, tmp_path):
     *wrong, counts = lines("commit_faults.py", tmp_path, tmp_path / "i", where, victim, AMOUNT)
     assert wrong == []

@@ -19,6 +19,7 @@ from woh_faiss.integrations.engine import Address, PushState, hidden
 from woh_faiss.integrations.open_engine import open_engine
 from woh_faiss.integrations.push import push
 from woh_faiss.integrations.remote import Remote
+from woh_faiss.store import NewRound
 
 # ---- what is refused ------------------------------------------------------------------------------
 
@@ -78,15 +79,33 @@ def test_two_pushes_at_once(server, table, url, tmp_path, monkeypatch):
         check(server, table, other)
 
 
+def test_codes_that_a_later_round_made_anew_are_sent_again(server, table, url, tmp_path):
+    """Rounds, times and ids stay what they were; only the codes are others."""
+    with grown(tmp_path / "i") as index:
+        push(index, url)
+        view = index.store.view
+        recoded = np.roll(view.mapped.codes, 1, axis=0)
+        none = np.empty((0, recoded.shape[1]), np.uint8)
+        with index.store.writing() as writing:
+            writing.commit(NewRound("encoded", none, recoded=recoded))
+        with Remote(index, url) as remote:
+            assert "push again" in remote.note()
+        push(index, url)
+        check(server, table, index)
+        index.add(XQ)
+        push(index, url)
+        check(server, table, index)
+
+
 def test_an_index_rewritten_meanwhile(server, table, url, tmp_path, monkeypatch):
     with grown(tmp_path / "i") as index, WOHIndex.open(tmp_path / "i") as writer:
         writer.compact()
-        with pytest.raises(StoreError, match="was compacted or rolled back meanwhile"):
+        with pytest.raises(StoreError, match="were rewritten meanwhile"):
             push(index, url)
         index.refresh()
         put = push_module.CodeSource.check
         monkeypatch.setattr(push_module.CodeSource, "check", lambda source: (writer.rollback(3), put(source)))
-        with pytest.raises(StoreError, match="was compacted or rolled back meanwhile; push again"):
+        with pytest.raises(StoreError, match="were rewritten meanwhile; push again"):
             push(index, url)
         monkeypatch.undo()
         index.refresh()

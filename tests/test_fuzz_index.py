@@ -66,6 +66,7 @@ CELLS_OF = {
     "undo": ["round", "tags"],
     "spent": ["digest"],
     "tag_outliers": ["id", "round", "bits"],
+    "early_features": ["row", "x"],
 }
 
 
@@ -81,6 +82,7 @@ KEY_OF = {
     },
     "spent": "digest",
     "tag_outliers": "id",
+    "early_features": "row",
 }
 #: Other values of the fields that `meta.state` holds.
 STATES = {
@@ -89,7 +91,7 @@ STATES = {
     "directories": [None, 3, [], {}, {"model-2.npz": 3}, {"model-2.npz": "x"}],
     **{
         name: [None, -1, 1.5, "1", True, 1, 5, 2**62, 2**63, 2**64, [], {}]
-        for name in ("anchors_round", "generation", "next_id", "auto_end", "restorable", "unknown")
+        for name in ("anchors_round", "generation", "next_id", "auto_end", "restorable", "recoded", "unknown")
     },
 }
 

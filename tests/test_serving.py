@@ -182,7 +182,7 @@ def test_a_copy_of_a_state_that_is_gone_says_so(path):
         index.refresh()
         writer.remove([1])
         writer.compact()
-        with pytest.raises(StoreError, match="compacted or rolled back since; open the index again"):
+        with pytest.raises(StoreError, match="codes were rewritten since; open the index again"):
             copy.deepcopy(index)
         assert index.search(tagged(5, n=3)[0], 7)[1].shape == (3, 7)  # it goes on with what it has mapped
 

@@ -351,6 +351,18 @@ BAD = {
     "no array": (with_(model={"P": [1]}), "'P' is list"),
     "second anchors": (with_(anchors=np.ones(3)), "has its anchors already"),
     "tag": (with_(tag_rows=[(0, 7, 1, None)]), "tags: row 0 is 7, expected a str"),
+    "early dtype": (with_(early=np.ones((5, 2))), r"early features have .* dtype float64, expected float32"),
+    "number of early": (with_(early=np.ones((4, 2), "f4")), r"\(4, 2\) .* a row for each of 5 items"),
+    "early shape": (with_(early=np.ones(5, "f4")), r"early features have shape \(5,\), expected 2-D"),
+    "early NaN": (with_(early=np.full((5, 2), np.nan, "f4")), "early features of row 0 are not finite"),
+    "no early columns": (with_(early=np.ones((5, 0), "f4")), "early features have no columns"),
+    "recoded dtype": (with_(recoded=np.ones((5, 4), "i1")), r"dtype int8, expected \(5, 4\) bytes of uint8"),
+    "recoded rows": (with_(recoded=np.ones((4, 4), "u1")), r"recoded has shape \(4, 4\) .* for each row of"),
+    "recoded width": (with_(recoded=np.ones((5, 5), "u1")), r"recoded has shape \(5, 5\) .* code of 32 bits"),
+    "recoded and early": (
+        with_(recoded=np.ones((5, 4), "u1"), early=np.ones((5, 2), "f4")),
+        "early and recoded are both given",
+    ),
 }
 
 

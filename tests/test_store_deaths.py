@@ -56,6 +56,25 @@ def test_death_at_any_step_leaves_the_old_state_or_the_new(scenario, tmp_path):
         assert set(json.loads(answer["files"])) == expected | models, answer
 
 
+def test_death_at_any_step_of_a_round_with_other_codes_beside_a_reader(tmp_path):
+    answers = ask("recoding", tmp_path)
+    steps = [answer["step"] for answer in answers]
+    commit_at = steps.index("after COMMIT")
+    for name in ("codes.faiss.1", "ids.i64.1"):
+        order = [f"before write {name}", f"after write {name}", f"after fsync {name}", "before fsync folder"]
+        places = [steps.index(step) for step in order]
+        assert places == sorted(places)
+        assert places[-1] < commit_at < steps.index(f"before rename {name[:-2]}")
+    for number, answer in enumerate(answers):
+        assert answer["killed"], answer
+        done = number >= commit_at
+        assert answer["state"] == ("new" if done else "old"), answer
+        assert answer["reader"] == [True, done, True], answer
+        assert answer["after"], answer
+        assert ("ann-ivf-1.faiss" in answer["files"]) != done, answer
+        assert not any(name.endswith(".1") for name in answer["files"]), answer
+
+
 def test_every_file_is_synced_before_the_commit_and_the_header_patched_after(tmp_path):
     """The order of the design, step by step."""
     log = []

@@ -20,6 +20,7 @@ from woh_faiss.store import Item, NewRound, Store
 
 D, KEEP = 32, 2
 OPERATIONS = ["trained", "encoded", "replace", "remove", "remove", "compact", "rollback", "reopen", "read"]
+OPERATIONS += ["recoded"]
 
 
 REFUSED = r"cannot be restored|an earlier one than the newest|is forgotten"
@@ -32,6 +33,7 @@ class Naive:
         self.live, self.tags, self.models, self.restorable = [], {}, [], 0
         self.history = [([], {})]
         self.rounds = {}  # kind of each that is not forgotten
+        self.rows = []  # every item that has a row, removed ones too
 
     @property
     def codes(self):
@@ -40,6 +42,17 @@ class Naive:
     @property
     def ids(self):
         return [item["id"] for item in self.live]
+
+    @property
+    def early(self):
+        """Row and features of the items that have some."""
+        return [(row, item["x"]) for row, item in enumerate(self.rows) if item["x"] is not None]
+
+    def recode(self, codes, number):
+        """Every row has another code, and no features any more; nothing before is restored."""
+        for item, code in zip(self.rows, codes, strict=True):
+            item["code"], item["x"] = code, None
+        self.restorable = number
 
     def committed(self, kind):
         self.rounds[len(self.history)] = kind
@@ -63,6 +76,7 @@ class Naive:
         tokens = {item["token"] for item in self.live}
         every = {item["token"]: item for live, _ in self.history for item in live}
         gone = [item for token, item in every.items() if token not in tokens]
+        self.rows = [item for item in self.rows if item["token"] in tokens]
         if gone:
             kept = {len(self.history) - 1, *(item["round"] for item in self.live)}
             self.rounds = {n: kind for n, kind in self.rounds.items() if kind == "trained" or n in kept}
@@ -78,6 +92,7 @@ class Naive:
     def rolled_back(self, number):
         self.live, self.tags = (list(self.history[number][0]), deepcopy(self.history[number][1]))
         self.history = self.history[: number + 1]
+        self.rows = [item for item in self.rows if item["round"] <= number]
         self.rounds = {n: kind for n, kind in self.rounds.items() if n <= number}
         self.models = [model for model in self.models if model <= number]
 
@@ -89,9 +104,18 @@ def same(store, naive, queries):
     assert store.ntotal == len(naive.live)
 
 
+def same_early(store, naive):
+    """So do the features that are kept."""
+    rows, X = store.early_features()
+    assert (rows.dtype, X.dtype) == (np.int64, np.float32)
+    assert rows.tolist() == [row for row, _ in naive.early]
+    assert X.tolist() == [x.tolist() for _, x in naive.early]
+
+
 def whole(store, naive, queries):
     """So does everything else that only a state that is up to date knows."""
     same(store, naive, queries)
+    same_early(store, naive)
     asked = naive.ids[::-1]
     items = [replace(item, row=0) for item in store.view.items(asked)]
     assert items == [Item(i["id"], 0, i["key"], i["tags"], i["round"]) for i in naive.live[::-1]]
@@ -120,11 +144,14 @@ def test_any_life_of_items_equals_lists(tmp_path_factory, steps, seed):
     used = set()
     for step in ["trained", *steps]:
         number = store.snapshot.round + 1
-        if step in ("trained", "encoded", "replace"):
-            replaced = naive.ids if step == "replace" else []
+        if step in ("trained", "encoded", "replace", "recoded"):
+            replaced = naive.ids if step in ("replace", "recoded") else []
             replaced = [i for i in replaced if rng.random() < 0.3]
             ids = [int(i) for i in rng.permutation([*replaced, *(next(new_id) for _ in range(4))])]
             used |= set(ids)
+            early = rng.random() < 0.7 and step != "recoded"
+            shape = len(naive.rows), D // 8
+            recoded = rng.integers(0, 3, size=shape, dtype=np.uint8) if step == "recoded" else None
             items = [
                 {
                     "id": id_,
@@ -133,12 +160,16 @@ def test_any_life_of_items_equals_lists(tmp_path_factory, steps, seed):
                     "code": rng.integers(0, 3, size=D // 8, dtype=np.uint8),
                     "round": number,
                     "token": next(token),
+                    "x": rng.normal(size=3).astype(np.float32) if early else None,
                 }
                 for id_ in ids
             ]
             touched = sorted({tag for item in items for tag in item["tags"]}) if step == "trained" else []
             rows = naive.learned(touched, number) if step == "trained" else []
             with store.writing() as writing:
+                kept = writing.early_features()
+                assert_array_equal(kept[0], [row for row, _ in naive.early])
+                assert kept[1].tolist() == [x.tolist() for _, x in naive.early]
                 writing.commit(
                     NewRound(
                         kind="trained" if step == "trained" else "encoded",
@@ -152,8 +183,15 @@ def test_any_life_of_items_equals_lists(tmp_path_factory, steps, seed):
                         anchors=np.ones(3) if step == "trained" and not writing.has_anchors else None,
                         tag_rows=rows,
                         remove=replaced,
+                        early=np.array([item["x"] for item in items]) if early else None,
+                        recoded=recoded,
                     )
                 )
+            if recoded is not None:
+                naive.recode(recoded, number)
+            naive.rows += items
+            stored = np.array([item["code"] for item in naive.rows])
+            assert (path / "codes.faiss").read_bytes() == faiss_bytes([stored], D)
             naive.live = [item for item in naive.live if item["id"] not in replaced] + items
             naive.committed("trained" if step == "trained" else "encoded")
         elif step == "remove" and naive.live:
@@ -188,11 +226,21 @@ def test_any_life_of_items_equals_lists(tmp_path_factory, steps, seed):
         now = {item["token"] for item in naive.live}
         for reader, then in readers:
             same(reader, then, queries)
+            if reader.snapshot.generation == store.snapshot.generation:
+                same_early(reader, then)
+            else:
+                with pytest.raises(StoreError, match="were rewritten meanwhile; try again"):
+                    reader.early_features()
             there = [i for i in then.live if i["token"] in now]
             found = [replace(item, row=0) for item in reader.view.items([i["id"] for i in there])]
             assert found == [Item(i["id"], 0, i["key"], i["tags"], i["round"]) for i in there]
             positions = [then.ids.index(i["id"]) for i in there]
             assert_array_equal(reader.view.codes([i["id"] for i in there]), then.codes[positions])
+            if len(then.live) and reader.snapshot.generation != store.snapshot.generation:
+                with pytest.raises(
+                    StoreError, match=r"codes were rewritten since|is not kept|open the index"
+                ):
+                    Store(reader.path, wanted=reader.snapshot)
     for reader, _ in readers:
         changed = reader.snapshot != store.snapshot
         assert reader.refresh() == changed

@@ -1,6 +1,6 @@
-"""Every call inside COMMIT, or inside settling, x every kind of reader x every kind of next writer.
+"""Every call of writing files whole, inside COMMIT, or inside settling, x every kind of reader x next writer.
 
-Run under the shim (`faults.preloaded`). argv: a folder, "commit" or "settling", an operation, and
+Run under the shim (`faults.preloaded`). argv: a folder, "commit", "writing" or "settling", an operation, and
 "all" or how many combinations. Prints a JSON line for each that is not as promised, then one of counts.
 By hand: `python tests/helpers/faults.py FOLDER commit add all`.
 """
@@ -25,9 +25,9 @@ import faults
 import numpy as np
 from conftest import SMALL, tagged
 
-from woh_faiss import WOHIndex
+from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import catalog, codefile, database, files, schema
+from woh_faiss.store import NewRound, catalog, codefile, database, files, schema
 
 #: Seconds that a process waits for a lock: where taking it fails each time, it waits for all of them.
 PATIENCE = 0.2
@@ -63,12 +63,38 @@ def refused(index):
     assert index.ntotal
 
 
+def put(index, X_, ids, **more):
+    """Items whose codes come from elsewhere, as a round of the store."""
+    what = {
+        "codes": codes.pad(index.encode(X_)),
+        "ids": ids,
+        "keys": [None] * len(X_),
+        "tags": [[]] * len(X_),
+    }
+    with index.store.writing(timeout=PATIENCE) as writing:
+        writing.commit(NewRound("encoded", **what, **more))
+
+
+def recode(index):
+    """Codes for all rows there are, and items besides."""
+    width = index.store.d // 8
+    made = np.arange(index.store.snapshot.rows * width, dtype=np.uint8).reshape(-1, width)
+    put(index, X[:5], np.arange(9000, 9005), recoded=made)
+
+
+def rolled_back(index):
+    """Refused where all rows have other codes by then."""
+    with suppress(InputError):
+        index.rollback(2, timeout=PATIENCE)
+
+
 VICTIMS = {
     "add": add,
     "update": lambda index: index.update(*tagged(7, n=12), timeout=PATIENCE),
     "remove": lambda index: index.remove([3, 44], timeout=PATIENCE),
     "compact": lambda index: index.compact(timeout=PATIENCE),
     "rollback": lambda index: index.rollback(2, timeout=PATIENCE),
+    "recode": recode,
 }
 WRITERS = {
     "add": lambda index: index.add(X[5:9], ids=range(8000, 8004), timeout=PATIENCE),
@@ -77,7 +103,7 @@ WRITERS = {
     "no-op": lambda index: index.remove([999999], ignore_missing=True, timeout=PATIENCE),
     "refused": refused,
     "compact": lambda index: index.compact(timeout=PATIENCE),
-    "rollback": lambda index: index.rollback(2, timeout=PATIENCE),
+    "rollback": rolled_back,
     "none": None,
 }
 
@@ -90,7 +116,7 @@ def start(path):
             # takes as long as ten combinations, is not needed.
             index.update(X_, [given[:1] for given in tags], keys=[f"{seed}/{i}" for i in range(40)])
         index.remove([1, 41])
-        index.add(X[9:], ids=[5000, 6000, 6001])
+        put(index, X[9:], np.array([5000, 6000, 6001]), early=X[9:])
 
 
 def tables(connection):
@@ -234,6 +260,7 @@ class Product:
         self.old = state(self.template)
         self.new = state(self._copy("new", self.victim))
         self._ends: dict = {}
+        self._armed = faults.armed_writing if where == "writing" else faults.armed_commit
         self.prepared = None  # the call at which a COMMIT is left in doubt
         if where == "settling":  # what is settled is a COMMIT in doubt: killed once its log is on the disk
             calls = self._calls(faults.armed_commit, self.victim)
@@ -267,8 +294,8 @@ class Product:
         return note.read_text().split()
 
     def calls(self, writer):
-        if self.where == "commit":
-            return self._calls(faults.armed_commit, self.victim)
+        if self.where != "settling":
+            return self._calls(self._armed, self.victim)
         return self._calls(faults.armed_settling, WRITERS[writer])
 
     def ended(self, seen, writer):
@@ -285,8 +312,8 @@ class Product:
         held = Child(reader(kind, path)) if kind != "none" else None
         next_writer = WRITERS[writer]
         try:
-            if self.where == "commit":
-                how = injured(path, self.victim, faults.armed_commit, fault, call)
+            if self.where != "settling":
+                how = injured(path, self.victim, self._armed, fault, call)
             else:
                 injured(path, self.victim, faults.armed_commit, "kill", self.prepared)
                 if fault != "delay":  # the first to look decides; half of the time a reader is
@@ -295,7 +322,7 @@ class Product:
             if how == "RAISED":
                 return "raised something else than StoreError", how
             first = state(path)
-            if self.where == "commit" and first not in (self.old, self.new):
+            if self.where != "settling" and first not in (self.old, self.new):
                 return "neither old nor new", how
             if kind == "just closing":
                 held.finish()

@@ -76,6 +76,29 @@ def armed_commit(shim: Shim, mode: int, target: int, value: int = 0):
 
 
 @contextmanager
+def armed_writing(shim: Shim, mode: int, target: int, value: int = 0):
+    """The shim is armed from the first byte of a new generation's files until the COMMIT begins."""
+    from woh_faiss.store import generations
+    from woh_faiss.store.writer_lock import WriterLock
+
+    write, begin = generations.write, WriterLock.committing
+
+    def written(*given):
+        shim.arm(mode, target, value)
+        return write(*given)
+
+    def committing(lock):
+        shim.disarm()
+        return begin(lock)
+
+    generations.write, WriterLock.committing = written, committing
+    try:
+        yield
+    finally:
+        generations.write, WriterLock.committing = write, begin
+
+
+@contextmanager
 def armed_settling(shim: Shim, mode: int, target: int, value: int = 0):
     """The shim is armed from a writer's first try for the lock until what it found is settled."""
     from woh_faiss.store import database, write_transaction

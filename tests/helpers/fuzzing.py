@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from woh_faiss import WOHIndex, WordVectors, read_chunk
+from woh_faiss import WOHIndex, WordVectors, codes, read_chunk
 from woh_faiss.errors import StoreError, WOHError
 from woh_faiss.inputs import open_inputs
 from woh_faiss.inputs.flat_faiss_file import read_floats
+from woh_faiss.store import NewRound
 from woh_faiss.tags import word_vector_files
 
 #: Memory a file may take: twice its size and this.
@@ -119,7 +120,15 @@ def make_index(path: Path) -> Path:
         index.compact()
         index.add(tagged(8, 2)[0], [["sea"], ["lake"]], ids=[5, 110], on_duplicate="replace")
         index.remove([4])
+        put(index, 200, early=tagged(3, 3)[0])
     return path
+
+
+def put(index: WOHIndex, first: int, **more: Any) -> None:
+    """Three items as a round of the store."""
+    stored = {"codes": codes.pad(index.encode(tagged(3, 3)[0])), "ids": range(first, first + 3)}
+    with index.store.writing() as writing:
+        writing.commit(NewRound("encoded", **stored, keys=[None] * 3, tags=[[]] * 3, **more))
 
 
 # ---- what must hold ----------------------------------------------------------------------------------
@@ -203,7 +212,18 @@ def try_index(path: Path) -> Iterator[Callable[[], Any]]:
         with WOHIndex.open(path) as index:
             index.rollback([0, *(done.round for done in index.rounds())][-2])
 
-    yield from (add, update, remove, replace, again, compact, rollback)
+    def keep() -> None:
+        with WOHIndex.open(path) as index:
+            index.store.early_features()
+            put(index, 1000, early=tagged(3, 3)[0])
+
+    def recode() -> None:
+        with WOHIndex.open(path) as index:
+            with index.store.writing() as writing:
+                writing.early_features()
+            put(index, 2000, recoded=np.ones((index.store.snapshot.rows, index.store.d // 8), np.uint8))
+
+    yield from (add, update, remove, replace, again, keep, compact, rollback, recode)
 
 
 def try_inputs(path: Path) -> Iterator[Callable[[], Any]]:

@@ -5,6 +5,7 @@ Run as ``python store_worker.py MODE ARGUMENT...``; answers are JSON lines on st
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -70,6 +71,7 @@ def dump(store: Store) -> dict[str, Any]:
         "rounds": [{**{n: getattr(r, n) for n in r.__slots__}, "time": 0} for r in store.rounds()],
         "tags": repr(store.tag_rows()),
         "model": {name: array.tolist() for name, array in store.view.learned().items()} if trained else None,
+        "early": [array.tolist() for array in store.early_features()],
     }
 
 
@@ -266,6 +268,89 @@ def deriving(name: str, folder: str) -> None:
         shutil.rmtree(path)
 
 
+def early(number: int, n: int = 5) -> dict[str, Any]:
+    """What a round of `chunk` has besides if its features are kept."""
+    return {"early": np.random.default_rng(number).normal(size=(n, 6)).astype(np.float32)}
+
+
+def recoded(number: int, rows: int) -> dict[str, Any]:
+    """What a round of `chunk` has besides if it brings codes for the rows before."""
+    codes = np.random.default_rng([7, number]).integers(0, 4, size=(rows, D // 8), dtype=np.uint8)
+    return {"recoded": codes}
+
+
+def build_early(path: Path) -> None:
+    """Two rounds with features, one without, items removed and replaced, an approximate index; 15 rows."""
+    with Store.create(path, config=CONFIG, d=D) as store:
+        commit(store, **chunk(1, anchors=True), **early(1))
+        commit(store, **chunk(2), **early(2))
+        commit(store, **{**chunk(3, n=3, kind="encoded"), "remove": [1000, 2003]})
+        ids = np.array([1003, 9000])
+        commit(store, **{**chunk(4, n=2, kind="encoded"), **early(4, 2), "ids": ids, "remove": [1003]})
+        build_ann(store, "ivf", {"nlist": 2, "nprobe": 2}, D, 10.0)
+
+
+def recoding(folder: str) -> None:
+    """For every step of a round with other codes: die there beside a reader, look, then write on."""
+    base = Path(folder) / "base.woh"
+    build_early(base)
+
+    def tried(path: Path, number: int) -> list[str]:
+        log = die_at(number)
+        run(path, **chunk(5), **recoded(5, 15))
+        return log
+
+    def copy(to: str) -> Path:
+        return Path(shutil.copytree(base, Path(folder) / to))
+
+    def found(store: Store) -> list[Any]:
+        queries = np.array([[value] * (D // 8) for value in range(4)], np.uint8)
+        return [array.tolist() for array in store.view.search_codes(queries, 30)]
+
+    def after(path: Path) -> tuple[Any, list[str], str]:
+        """What is there once another round is written, whoever died: all that it is, and the files."""
+        run(path, **chunk(6, kind="encoded"))
+        hashes = {
+            p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+            for p in path.iterdir()
+            if not p.name.startswith(("catalog.db", "ann-"))
+        }
+        return state(path), Store.verify(path), json.dumps(hashes, sort_keys=True)
+
+    old = forked(lambda: state(copy("old.woh")))[1]
+    old_after = forked(lambda: after(copy("old-after.woh")))[1]
+    path = copy("new.woh")
+    steps = json.loads(forked(lambda: tried(path, -1))[1])
+    new = forked(lambda: state(path))[1]
+    new_after = forked(lambda: after(path))[1]
+    for number, step in enumerate(steps):
+        path = copy(f"{number}.woh")
+        with Store.open(path) as reader:
+            answers = found(reader)
+            status, _ = forked(lambda path=path, number=number: tried(path, number))
+            kept = found(reader) == answers
+            seen = forked(lambda path=path: state(path))[1]
+            moved = reader.refresh()
+            follows = json.loads(json.dumps(dump(reader))) == json.loads(seen)
+            now = found(reader)
+            last = forked(lambda path=path: after(path))[1]
+            kept = kept and found(reader) == now
+        which = "old" if seen == old else "new" if seen == new else f"neither: {seen}"
+        expected = {"old": old_after, "new": new_after}.get(which)
+        names = sorted(p.name for p in path.iterdir() if not p.name.startswith("catalog.db"))
+        answer(
+            {
+                "step": step,
+                "killed": os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL,
+                "state": which,
+                "reader": [kept, moved, follows],
+                "after": last == expected,
+                "files": names,
+            }
+        )
+        shutil.rmtree(path)
+
+
 def by_ann(path: Path) -> list[list[Any]]:
     """Name of each approximate index, and whether it (which looks everywhere) answers as the scan does."""
     queries = np.array([[value] * (D // 8) for value in range(4)], np.uint8)
@@ -362,6 +447,7 @@ if __name__ == "__main__":
         "try_write": try_write,
         "fork_after_search": fork_after_search,
         "deriving": deriving,
+        "recoding": recoding,
         "fork_by_ann": fork_by_ann,
         "unprivileged": unprivileged,
     }[sys.argv[1]](*sys.argv[2:])

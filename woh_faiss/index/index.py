@@ -910,7 +910,7 @@ class WOHIndex:
         LockedError
             Another writer holds the index.
         StoreError
-            The folder cannot be written, or was compacted or rolled back meanwhile.
+            The folder cannot be written, or the codes were rewritten meanwhile (`compact`, `rollback`).
         """
         from woh_faiss.store.ann import build_ann
 

@@ -76,7 +76,7 @@ def push(
     EngineError
         The database refuses, or the table is not this index's, and `force` is not given.
     StoreError
-        The index was compacted or rolled back meanwhile, or is damaged.
+        The index's codes were rewritten meanwhile (`compact`, `rollback`), or it is damaged.
     """
     source = CodeSource(index)
     goal = source.state(with_tags, approximate)

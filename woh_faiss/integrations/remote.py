@@ -72,7 +72,7 @@ class Remote:
         number = store.snapshot.round
         if not state.ended:
             return f"a push to {shown} has not ended; answers may lack items until one has"
-        if state.at != (mark_of(store.round(number)) if number else RoundStamp()):
+        if state.at != (mark_of(store.round(number), store.snapshot.recoded) if number else RoundStamp()):
             return f"{shown} is at round {state.at.round}, the index at {number}; push again"
         return None
 

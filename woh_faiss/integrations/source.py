@@ -35,11 +35,12 @@ class CodeSource:
     def __init__(self, index: WOHIndex) -> None:
         self._store, self._view, self._bits = index.store, index.store.view, index.config.bits
         rounds, removed = self._store.history()
+        recoded = self._view.snapshot.recoded
         self.ids = self._view.ids
         self.removed, self.removed_at = np.array(removed, np.int64).reshape(-1, 2).T
         self.ends = np.array([done.end_row for done in rounds], np.int64)
         self.numbers = np.array([done.round for done in rounds], np.int64)
-        self.marks = [mark_of(done) for done in rounds]
+        self.marks = [mark_of(done, recoded) for done in rounds]
         self.stamps = np.array([mark.stamp for mark in self.marks], np.int64)
         self._starts = np.array([done.first_row for done in rounds], np.int64)
 
@@ -107,11 +108,15 @@ class CodeSource:
             raise self._rewritten()
 
     def _rewritten(self) -> StoreError:
-        return StoreError(f"{self._store.path} was compacted or rolled back meanwhile; push again")
+        return StoreError(f"the codes of {self._store.path} were rewritten meanwhile; push again")
 
 
-def mark_of(done: Round) -> RoundStamp:
-    """What tells a round of this index, or of a copy of it, from every other, of the same number, too."""
-    text = f"{done.round} {done.time!r} {done.chunk_hash}"
+def mark_of(done: Round, recoded: int) -> RoundStamp:
+    """What tells a round of this index, or of a copy of it, from every other, of the same number, too.
+
+    `recoded` is the snapshot's: a round has another mark once its items have other codes.
+    """
+    again = f" {recoded}" if done.round < recoded else ""
+    text = f"{done.round} {done.time!r} {done.chunk_hash}{again}"
     stamp = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
     return RoundStamp(done.round, stamp, done.ntotal)

@@ -45,7 +45,7 @@ def build_ann(store: Store, kind: str, given: Mapping[str, Any], bits: int, time
     with store.writing(timeout) as writing:
         if writing.snapshot.generation != seen.generation:
             raise StoreError(
-                f"{store.path} was compacted or rolled back while {kind} was built; build it again"
+                f"the codes of {store.path} were rewritten while {kind} was built; build it again"
             )
         return _put(writing, made, index)
 

@@ -9,6 +9,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from woh_faiss.errors import StoreError
 from woh_faiss.validate import short
 
@@ -38,7 +41,7 @@ def _named(connection: sqlite3.Connection, name: str) -> Any:
 def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
     found = cell_types.parsed("meta.state", _named(connection, "state"), dict)
-    counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "ann_builds")
+    counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "recoded", "ann_builds")
     if set(found) != {"models", "anchors", "ann", "identity", "line", "left", *counts}:
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
     if not isinstance(found.get("models"), list):
@@ -113,7 +116,8 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     if any(it.rows > rows for it in state.ann):
         raise sqlite3.DatabaseError(f"meta.state.ann has more rows than the {rows} there are")
     now = state.next_id, state.generation, state.anchors, tuple(state.ann)
-    return Snapshot(number, rows, ntotal, model, model_digest, *now, state.identity, state.line, *record)
+    told = state.identity, state.line, *record, state.recoded
+    return Snapshot(number, rows, ntotal, model, model_digest, *now, *told)
 
 
 def rewritten(connection: sqlite3.Connection, folder: Path, seen: Snapshot) -> bool:
@@ -177,6 +181,36 @@ def removals(connection: sqlite3.Connection, seen: Snapshot) -> list[tuple[int, 
     select = "SELECT row, removed FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
     found = connection.execute(select, (seen.rows, seen.round))
     return cell_types.all_typed("removed", found, cell_types.some(cell_types.REMOVED, "row", "removed"))
+
+
+def early_features(
+    connection: sqlite3.Connection, seen: Snapshot
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Rows (m,), ascending, of which features are kept in the state `seen`, and these, (m, d) float32.
+
+    (0, 0) if there are none. DatabaseError unless they are finite and of one width.
+    """
+    select = "SELECT row, x FROM early_features WHERE row < ? ORDER BY row"
+    found = cell_types.all_typed("early_features", connection.execute(select, (seen.rows,)), cell_types.EARLY)
+    size = len(found[0][1]) if found else 0
+    X = np.empty((len(found), size // 4), np.float32)
+    for place, (row, x) in enumerate(found):
+        if len(x) != size or size % 4 or not size:
+            raise sqlite3.DatabaseError(
+                f"early_features.x of row {row} has {len(x)} bytes, row {found[0][0]}'s "
+                f"{size}, expected float32 numbers, as many in each row"
+            )
+        X[place] = np.frombuffer(x, "<f4")
+    if not np.isfinite(X).all():
+        raise sqlite3.DatabaseError("early_features.x holds numbers that are not finite")
+    return np.array([row for row, _ in found], np.int64), X
+
+
+def early_width(connection: sqlite3.Connection) -> int | None:
+    """Numbers in each row of features that are kept, None if there are none."""
+    rows = connection.execute("SELECT x FROM early_features LIMIT 1")
+    found = cell_types.all_typed("early_features", rows, cell_types.some(cell_types.EARLY, "x"))
+    return len(found[0][0]) // 4 if found else None
 
 
 def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]:

@@ -60,17 +60,16 @@ class CatalogWriter:
         self._run.executemany("INSERT INTO tag_outliers (id, round, bits) VALUES (?, ?, ?)", rows)
         self._sums.change("tag_outliers", new=rows)
 
-    def add_early(self, rows: Sequence[tuple[int, bytes]]) -> None:
-        """Features of new rows."""
+    def add_early_features(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Features of new rows, as (row, float32 bytes)."""
         self._run.executemany("INSERT INTO early_features (row, x) VALUES (?, ?)", rows)
         self._sums.change("early_features", new=rows)
 
     def recode(self, checksums: Sequence[tuple[str, int]]) -> None:
-        """Rounds whose rows have other codes now (checksum, round); features are not kept any more."""
-        self.check("rounds", "early_features")
+        """Other codes of earlier rounds, as (checksum, round); features are no longer kept."""
         self._run.executemany("UPDATE rounds SET checksum = ? WHERE round = ?", checksums)
         self._run.execute("DELETE FROM early_features")
-        self.renew("rounds", "early_features")
+        self._sums.renew("rounds", "early_features")
 
     def put_tags(self, rows: Sequence[tuple[str, int | None, int, bytes | None]], number: int) -> None:
         """New and changed tags (tag, column, count, vector), and what round `number` found in their place."""

@@ -1,8 +1,6 @@
 """Codes and ids rewritten: without removed rows, or as an earlier round had them.
 
-Nothing that a reader has mapped is changed. New files are written under pending names that carry their
-generation; the COMMIT that raises the generation makes them the index's, and only then are they renamed over
-the old ones.
+Both begin another generation: see `generations`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, StoreError, short
 
-from . import catalog, cell_types, codefile, database, erased_ids, files, schema
+from . import catalog, cell_types, codefile, database, erased_ids, files, generations, schema
 from .model import Model, Npy
 from .write_transaction import WriteTransaction
 
@@ -48,7 +46,6 @@ def compact(writing: WriteTransaction) -> int:
         state.leave(writing.snapshot, writing.snapshot.round)
         codes, ids = _rewritten(writing, alive, state.generation)
         _forget_tags(run)
-        _forget_early(run, alive)
         select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
         erased = cell_types.all_typed(
             "removed", run.execute(select, (state.auto_end,)), {"id": cell_types.COUNT}
@@ -60,6 +57,7 @@ def compact(writing: WriteTransaction) -> int:
             run.executemany(
                 "UPDATE items SET row = ? WHERE id = ?", zip(range(start, rows), names, strict=False)
             )
+        _move_early_features(run, alive)
         for number, a, b, lost in rounds:
             run.execute("UPDATE rounds SET first_row = ?, end_row = ? WHERE round = ?", (a, b, number))
             if lost:
@@ -74,6 +72,20 @@ def compact(writing: WriteTransaction) -> int:
     return len(dead)
 
 
+def _move_early_features(run: sqlite3.Connection, alive: NDArray[np.bool_]) -> None:
+    """Features that are kept go with their row, or get its new number."""
+    found = run.execute("SELECT row FROM early_features ORDER BY row")
+    kinds = cell_types.some(cell_types.EARLY, "row")
+    rows = [row for (row,) in cell_types.all_typed("early_features", found, kinds)]
+    if rows and rows[-1] >= len(alive):
+        raise sqlite3.DatabaseError(f"early_features has row {rows[-1]}, which is not there")
+    run.executemany("DELETE FROM early_features WHERE row = ?", ((row,) for row in rows if not alive[row]))
+    places = (np.cumsum(alive) - 1).tolist()
+    moved = ((places[row], row) for row in rows if alive[row] and places[row] != row)
+    # Ascending: each place is free by then.
+    run.executemany("UPDATE early_features SET row = ? WHERE row = ?", moved)
+
+
 def _places(
     writing: WriteTransaction, alive: NDArray[np.bool_], first: int
 ) -> list[tuple[int, int, int, bool]]:
@@ -81,7 +93,8 @@ def _places(
 
     StoreError where one that loses rows is not what was written: its new checksum would hide that.
     """
-    codes, ids = mapped(writing.folder / schema.CODES, writing.folder / schema.IDS, writing.d, len(alive))
+    folder = writing.folder
+    codes, ids = generations.mapped(folder / schema.CODES, folder / schema.IDS, writing.d, len(alive))
     ends, found = np.concatenate([[0], np.cumsum(alive)]), []
     select = "SELECT round, first_row, end_row, checksum FROM rounds WHERE end_row > ?"
     kinds = cell_types.some(cell_types.ROUND, "round", "first_row", "end_row", "checksum")
@@ -92,7 +105,7 @@ def _places(
         a, b = int(ends[start]), int(ends[end])
         lost = b - a < end - start
         if lost:
-            codefile.check_round(writing.folder, number, codes[start:end], ids[start:end], known)
+            codefile.check_round(folder, number, codes[start:end], ids[start:end], known)
         found.append((number, a, b, lost))
     return found
 
@@ -136,9 +149,14 @@ def rollback(writing: WriteTransaction, number: int) -> int:
     end, model = (found[0].end_row, found[0].model) if found else (0, None)
     if number and not found:
         raise InputError(f"round {number} is forgotten: compact erased its last items; give another one")
+    if number < old.recoded:
+        raise InputError(
+            f"round {number} cannot be restored, round {old.recoded} gave the items before it other codes; "
+            f"the earliest that can is {earliest}"
+        )
     if number < earliest or not (model is None or model in writing.state.models):
         raise InputError(
-            f"round {number} cannot be restored, its model or codes are not kept any more; "
+            f"round {number} cannot be restored, its model is not kept any more; "
             f"the earliest that can is {earliest} ('woh-index build --keep-models' keeps more)"
         )
     alive = np.zeros(old.rows, np.bool_)
@@ -171,7 +189,9 @@ def rollback(writing: WriteTransaction, number: int) -> int:
 def _check_target(writing: WriteTransaction, number: int) -> None:
     """StoreError unless the files of the state after round `number` are what was written, to the byte."""
     folder, state = writing.folder, writing.state
-    codes, ids = mapped(folder / schema.CODES, folder / schema.IDS, writing.d, writing.snapshot.rows)
+    codes, ids = generations.mapped(
+        folder / schema.CODES, folder / schema.IDS, writing.d, writing.snapshot.rows
+    )
     kept = catalog.rounds(writing.connection, 1, number)
     codefile.check_rounds(folder, kept, codes, ids)
     if not kept or kept[-1].model is None:
@@ -195,29 +215,19 @@ def _check_target(writing: WriteTransaction, number: int) -> None:
             ) from error
 
 
-def mapped(codes: Path, ids: Path, d: int, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The first `rows` codes and ids of two files, memory-mapped."""
-    return codefile.map_codes(codes, d, rows), codefile.map_ids(ids, rows)
-
-
 def _rewritten(
     writing: WriteTransaction, alive: NDArray[np.bool_], generation: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Codes and ids of the rows that are alive, in pending files that are on the disk."""
     folder, d = writing.folder, writing.d
-    codes, ids = mapped(folder / schema.CODES, folder / schema.IDS, d, len(alive))
-    n = int(alive.sum())
+    codes, ids = generations.mapped(folder / schema.CODES, folder / schema.IDS, d, len(alive))
 
     def blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         for start in range(0, len(array), _BLOCK):
             rows = slice(start, start + _BLOCK)
             yield array[rows][alive[rows]]
 
-    new_codes, new_ids = (folder / schema.pending(name, generation) for name in (schema.CODES, schema.IDS))
-    files.write(new_codes, codefile.header(d, n), blocks(codes), folder / schema.CODES)
-    files.write(new_ids, b"", blocks(ids), folder / schema.IDS)
-    files.sync_folder(folder)
-    return mapped(new_codes, new_ids, d, n)
+    return generations.write(folder, d, generation, int(alive.sum()), blocks(codes), blocks(ids))
 
 
 def _forget_tags(run: sqlite3.Connection) -> None:
@@ -235,18 +245,6 @@ def _forget_tags(run: sqlite3.Connection) -> None:
     ):
         kept = [entry for entry in cell_types.were(text) if entry[0] not in private]
         run.execute("UPDATE undo SET tags = ? WHERE round = ?", (json.dumps(kept), number))
-
-
-def _forget_early(run: sqlite3.Connection, alive: NDArray[np.bool_]) -> None:
-    """Drop the features of rows that go, and give those of others their new rows."""
-    found = run.execute("SELECT row FROM early_features ORDER BY row").fetchall()
-    places = [row for (row,) in cell_types.all_typed("early_features", found, {"row": cell_types.COUNT})]
-    now = np.cumsum(alive) - 1
-    for row in places:  # a row's new place is not above it, and free by then
-        if row < len(alive) and alive[row]:
-            run.execute("UPDATE early_features SET row = ? WHERE row = ?", (int(now[row]), row))
-        else:
-            run.execute("DELETE FROM early_features WHERE row = ?", (row,))
 
 
 def _tags_of(run: sqlite3.Connection, table: str) -> set[str]:

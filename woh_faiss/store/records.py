@@ -69,7 +69,7 @@ class Snapshot:
     next_id : int
         The largest id ever used, plus 1.
     generation : int
-        How often codes and ids were rewritten, by `compact` or `rollback`.
+        How often codes and ids were rewritten, by `compact`, `rollback` or a round with `recoded`.
     anchors : str or None
         SHA-256 of the anchors' file, if they have one.
     ann : tuple of AnnIndex
@@ -79,6 +79,8 @@ class Snapshot:
         16 hex digits that tell this generation from that of a copy that went another way.
     time, checksum : float, str
         Of the newest round; 0 and "" for none.
+    recoded : int
+        The newest round that gave the rows before it other codes, 0 for none.
     """
 
     round: int
@@ -94,6 +96,7 @@ class Snapshot:
     line: str = ""
     time: float = 0.0
     checksum: str = ""
+    recoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,8 @@ class Round:
     first_row, end_row : int
         Where its rows are in the files; `compact` moves them.
     checksum : str
-        SHA-256 of these rows' code bytes followed by their id bytes, in hex.
+        SHA-256 of these rows' code bytes followed by their id bytes, in hex; a later round with `recoded`
+        gives them others.
     model, model_digest : str or None
         Model file in force after the round and its `Model.digest`.
     chunk_hash : str
@@ -174,11 +178,11 @@ class NewRound:
         Whether the new ids are the next free ones, all of them, and none was chosen by a user.
     tag_outliers : (id, bits) each
         New items to remember as those whose code and features agree least, and by how many bits not.
-    early : (n, width) float32, optional
-        Features of the new items, kept until a round is `recoded`.
+    early : (n, d) float32, optional
+        Features of the new items, to be kept until a round with `recoded`; finite, as wide as those kept.
     recoded : (rows, d // 8) uint8, optional
-        Codes of all rows so far, removed ones too, which take the place of theirs. No features are kept
-        then, and no rollback goes back beyond this round.
+        Codes for all rows that are there, those of removed items too, in place of theirs. Then no features
+        are kept any more, there are no approximate indexes, and no rollback goes beyond this round.
     """
 
     kind: Literal["trained", "encoded", "removed"]
@@ -230,7 +234,9 @@ class State:
     auto_end : int
         Every id below it was used: up to here only the store gave ids.
     restorable : int
-        The earliest round that the tags can be put back to.
+        The earliest round that tags and codes can be put back to.
+    recoded : int
+        See `Snapshot`.
     ann : list of AnnIndex
         At most one a kind, of the generation that is in place.
     ann_builds : int
@@ -249,6 +255,7 @@ class State:
     next_id: int = 0
     auto_end: int = 0
     restorable: int = 0
+    recoded: int = 0
     ann: list[AnnIndex] = field(default_factory=list)
     ann_builds: int = 0
     identity: str = field(default_factory=lambda: secrets.token_hex(16))

@@ -109,8 +109,9 @@ _TAG_OUTLIERS = (
     "CREATE TABLE tag_outliers (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, bits INTEGER NOT NULL)"
 )
 
-# Features of the items so far, float32, while the function of their instance bits is not final.
-_EARLY = "CREATE TABLE early_features (row INTEGER PRIMARY KEY, x BLOB NOT NULL)"
+# Features of the items of the first rounds, by row of the codes: float32, least significant byte first. What
+# makes the codes of all rows anew takes them away.
+_EARLY_FEATURES = "CREATE TABLE early_features (row INTEGER PRIMARY KEY, x BLOB NOT NULL)"
 
 #: What makes an empty catalogue.
 SCHEMA = (
@@ -121,7 +122,7 @@ SCHEMA = (
     _UNDO,
     _SPENT,
     _TAG_OUTLIERS,
-    _EARLY,
+    _EARLY_FEATURES,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )

@@ -12,6 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
@@ -210,8 +213,33 @@ class Store:
 
         found = self.ask(look)
         if found is None:
-            raise StoreError(f"{self.path} was compacted or rolled back meanwhile; try again")
+            raise self._rewritten()
         return found
+
+    def early_features(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows (m,), ascending, of the snapshot of which features are kept, and these, (m, d); or (0, 0).
+
+        Raises
+        ------
+        StoreError
+            As `history`, or codes were made anew from them since; or they are damaged.
+        """
+        seen = self.snapshot
+
+        def look(
+            connection: sqlite3.Connection,
+        ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+            if catalog.rewritten(connection, self.path, seen):
+                return None
+            return catalog.early_features(connection, seen)
+
+        found = self.ask(look)
+        if found is None:
+            raise self._rewritten()
+        return found
+
+    def _rewritten(self) -> StoreError:
+        return StoreError(f"the codes of {self.path} were rewritten meanwhile; try again")
 
     def tag_outliers(self, most: int) -> list[tuple[int, int, int]]:
         """(id, round, bits) of up to `most` items whose code and features agree least, worst first."""

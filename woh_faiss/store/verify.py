@@ -21,11 +21,11 @@ from . import (
     database,
     faiss_indexes,
     files,
+    generations,
     schema,
     table_checksums,
     writer_lock,
 )
-from .compaction import mapped
 from .model import Model, Npy
 from .records import Snapshot, State
 from .recovery import strays
@@ -110,6 +110,8 @@ class _Check:
             seen, state = catalog.snapshot(run), catalog.read_state(run)
             with self.noting(schema.CATALOG):
                 self._counts(run, seen)
+            with self.noting(schema.CATALOG):
+                self._early_features(run, seen)
             self._codes_and_ids(run, seen, d)
             self._models(run, seen, state)
             self._ann(seen, d)
@@ -131,6 +133,13 @@ class _Check:
         (live,) = run.execute("SELECT count(*) FROM items").fetchone()
         if live != seen.ntotal:
             self.fault(schema.CATALOG, f"has {live} items, its rounds count {seen.ntotal}; {_RESTORE}")
+
+    def _early_features(self, run: sqlite3.Connection, seen: Snapshot) -> None:
+        catalog.early_features(run, seen)
+        select = "SELECT count(*) FROM early_features WHERE row NOT BETWEEN 0 AND ? - 1"
+        (lost,) = run.execute(select, (seen.rows,)).fetchone()
+        if lost:
+            self.fault(schema.CATALOG, f"keeps features of {lost} rows that are not there; {_RESTORE}")
 
     def _codes_and_ids(self, run: sqlite3.Connection, seen: Snapshot, d: int) -> None:
         codes, ids = (files.newest(self.folder, name, seen.generation) for name in (schema.CODES, schema.IDS))
@@ -160,7 +169,7 @@ class _Check:
 
     def _rows(self, run: sqlite3.Connection, seen: Snapshot, codes: Path, ids: Path, d: int) -> None:
         """Checksums of every round's rows, and each row's id against the catalogue."""
-        C, names = mapped(codes, ids, d, seen.rows)
+        C, names = generations.mapped(codes, ids, d, seen.rows)
         for done in catalog.rounds(run, 1, seen.round):
             rows = slice(done.first_row, done.end_row)
             if done.checksum != codefile.checksum(C[rows], names[rows]):
@@ -211,7 +220,7 @@ class _Check:
         for known in seen.ann:
             with self.noting(known.name):
                 index = ann_search.load(self.folder, known, d)
-                C, _ = mapped(codes, ids, d, seen.rows)
+                C, _ = generations.mapped(codes, ids, d, seen.rows)
                 found = np.zeros(known.rows, np.bool_)
                 for rows, held in faiss_indexes.stored(index):
                     same = np.array_equal(C[rows], held)

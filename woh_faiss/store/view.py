@@ -328,8 +328,8 @@ def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | N
                 catalog.rewritten(connection, folder, known)
             if seen.generation != newest.generation:
                 return StoreError(
-                    f"the state of round {seen.round} is gone from {folder}, which was compacted or rolled "
-                    "back since; open the index again"
+                    f"the state of round {seen.round} is gone from {folder}, whose codes were rewritten "
+                    "since; open the index again"
                 )
             dead = catalog.dead_rows(connection, seen)
             newest_rows = None if before else catalog.newest_rows(connection, seen)

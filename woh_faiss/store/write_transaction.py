@@ -18,7 +18,17 @@ from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.io.npz import write_npz
 
-from . import catalog, cell_types, codefile, database, erased_ids, files, schema, table_checksums
+from . import (
+    catalog,
+    cell_types,
+    codefile,
+    database,
+    erased_ids,
+    files,
+    generations,
+    schema,
+    table_checksums,
+)
 from .catalog_writer import CatalogWriter, ItemRow
 from .model import Model, check_arrays, write_npy
 from .records import NewRound, Round, State
@@ -60,18 +70,6 @@ class WriteTransaction:
     def has_anchors(self) -> bool:
         """Whether the anchors were committed."""
         return self.state.anchors is not None
-
-    def early_features(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Rows whose features are kept, ascending, and the features: (n,) int64 and (n, width) float32."""
-        with database.failures(self.folder, 0):
-            rows = self.connection.execute("SELECT row, x FROM early_features ORDER BY row")
-            found = cell_types.all_typed("early_features", rows, cell_types.EARLY)
-            if len({len(x) for _, x in found}) > 1 or any(len(x) % 4 for _, x in found):
-                raise sqlite3.DatabaseError("early_features.x has rows of other lengths")
-            X = np.frombuffer(b"".join(x for _, x in found), "<f4").reshape(len(found), -1 if found else 0)
-            if not np.isfinite(X).all():
-                raise sqlite3.DatabaseError("early_features.x holds numbers that are not finite")
-            return np.array([row for row, _ in found], np.int64), X.astype(np.float32, copy=False)
 
     # ---- questions about ids and keys --------------------------------------------------------------------
 
@@ -161,6 +159,37 @@ class WriteTransaction:
                 f"key {known[0]!r} is already in {self.folder}; leave the item out, or give another key"
             )
 
+    def early_features(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows (m,), ascending, of which features are kept, and these, (m, d) float32; (0, 0) if none are."""
+        with database.failures(self.folder, 0):
+            return catalog.early_features(self.connection, self.snapshot)
+
+    def _check_early(self, early: Any, n: int) -> list[tuple[int, bytes]]:
+        """Features of n new items as rows of their table; InputError if they do not fit."""
+        X = validate.features(early, name="early features")
+        if X.dtype != np.float32 or len(X) != n:
+            raise InputError(
+                f"early features have shape {X.shape} and dtype {X.dtype}, expected float32, "
+                f"a row for each of {n} items"
+            )
+        with database.failures(self.folder, 0):
+            width = catalog.early_width(self.connection)
+        if width not in (None, X.shape[1]):
+            raise InputError(
+                f"early features have {X.shape[1]} columns, those that {self.folder} keeps have {width}"
+            )
+        return [(row, x.tobytes()) for row, x in enumerate(X.astype("<f4", order="C"), self.snapshot.rows)]
+
+    def _check_recoded(self, recoded: Any) -> NDArray[np.uint8]:
+        """Codes for all rows there are; InputError if they do not fit."""
+        found, shape = np.asarray(recoded), (self.snapshot.rows, self.d // 8)
+        if found.dtype != np.uint8 or found.shape != shape:
+            raise InputError(
+                f"recoded has shape {found.shape} and dtype {found.dtype}, expected {shape} bytes of uint8: "
+                f"a code of {self.d} bits for each row of {self.folder}"
+            )
+        return np.ascontiguousarray(found)
+
     # ---- one change, committed ---------------------------------------------------------------------------
 
     def remove(self, ids: Sequence[int]) -> Round:
@@ -196,20 +225,21 @@ class WriteTransaction:
             raise InputError(f"{self.folder} has its anchors already; they are written once")
         tag_values = [(tag, column, count, vector) for column, tag, count, vector in new.tag_rows]
         validate.texts([tag for tag, *_ in tag_values], "tags")
+        early = [] if new.early is None else self._check_early(new.early, len(ids))
+        recoded = None if new.recoded is None else self._check_recoded(new.recoded)
+        if recoded is not None and early:
+            raise InputError("early and recoded are both given; features are kept until there are such codes")
         old, number = self.snapshot, self.snapshot.round + 1
         entries = zip(ids.tolist(), new.keys, new.tags, strict=True)
         items: list[ItemRow] = [
             (row, id_, None if key is None else str(key), cell_types.of_texts(entry), number)
             for row, (id_, key, entry) in enumerate(entries, old.rows)
         ]
-        early = self._early(new, len(ids))
-        recoded = None if new.recoded is None else self._checked_recoded(new.recoded)
         with self.committing() as (catalog_writer, state):
             if recoded is None:
                 checksum = self._append(codes, ids)
             else:
-                checksum = self._recode(catalog_writer, state, recoded, codes, ids)
-                state.restorable = number
+                checksum = self._recode(recoded, codes, ids, catalog_writer, state)
             model, model_digest = self._write_model(new, number, state)
             if len(ids) or new.model is not None or anchors:
                 files.sync_folder(self.folder)
@@ -236,10 +266,14 @@ class WriteTransaction:
             catalog_writer.add_items(items)
             catalog_writer.add_tag_outliers([(id_, number, bits) for id_, bits in new.tag_outliers])
             catalog_writer.put_tags(tag_values, number)
-            catalog_writer.add_early(early)
-            if len(state.models) > self._keep:
+            if early:
+                catalog_writer.add_early_features(early)
+            if recoded is not None:
+                state.restorable = state.recoded = number
+            if more := len(state.models) > self._keep:
                 state.models = state.models[-self._keep :]
                 state.restorable = max(state.restorable, schema.model_round(state.models[0]))
+            if more or recoded is not None:
                 catalog_writer.forget_undo(state.restorable)
         return record
 
@@ -322,54 +356,32 @@ class WriteTransaction:
             files.append(self.folder / schema.IDS, 8 * self.snapshot.rows, stored)
         return codefile.checksum(codes, stored)
 
-    def _early(self, new: NewRound, n: int) -> list[tuple[int, bytes]]:
-        """The rows of `early_features` that a round adds; InputError if they do not fit."""
-        X = new.early
-        if X is None:
-            return []
-        if X.dtype != np.float32 or X.ndim != 2 or len(X) != n or not np.isfinite(X).all():
-            raise InputError(
-                f"early features have shape {X.shape} and dtype {X.dtype}, expected ({n}, width) float32"
-            )
-        if new.recoded is not None:
-            raise InputError("features are kept until a round is recoded; give one of early and recoded")
-        return list(enumerate((x.tobytes() for x in X.astype("<f4", copy=False)), self.snapshot.rows))
-
-    def _checked_recoded(self, recoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """InputError unless these are codes of all rows so far."""
-        expected = self.snapshot.rows, self.d // 8
-        if recoded.dtype != np.uint8 or recoded.shape != expected:
-            raise InputError(
-                f"recoded has shape {recoded.shape} and dtype {recoded.dtype}, expected {expected} uint8"
-            )
-        return recoded
-
     def _recode(
         self,
-        catalog_writer: CatalogWriter,
-        state: State,
         recoded: NDArray[np.uint8],
         codes: NDArray[np.uint8],
         ids: NDArray[np.int64],
+        catalog_writer: CatalogWriter,
+        state: State,
     ) -> str:
-        """All codes and ids in files of a new generation; SHA-256 of the bytes of the round's own."""
-        folder, rows = self.folder, self.snapshot.rows
-        old = codefile.map_codes(folder / schema.CODES, self.d, rows)
-        old_ids = codefile.map_ids(folder / schema.IDS, rows)
+        """Another generation: the rows there are with other codes, then the new ones; SHA-256 of their bytes.
+
+        StoreError where a row is not what was written: its round's new checksum would hide that.
+        """
+        catalog_writer.check("rounds", "early_features")
+        rows, folder = self.snapshot.rows, self.folder
         rounds = catalog.rounds(self.connection, 1, self.snapshot.round)
-        codefile.check_rounds(folder, rounds, old, old_ids)  # a new checksum would hide damage
+        if [it.first_row for it in rounds] + [rows] != [0] + [it.end_row for it in rounds]:
+            raise sqlite3.DatabaseError("the rounds do not follow each other")
+        known = generations.mapped(folder / schema.CODES, folder / schema.IDS, self.d, rows)
+        codefile.check_rounds(folder, rounds, *known)
         state.leave(self.snapshot, self.snapshot.round)
         stored = np.ascontiguousarray(ids, dtype="<i8")
-        new_codes, new_ids = (
-            folder / schema.pending(name, state.generation) for name in (schema.CODES, schema.IDS)
-        )
-        head = codefile.header(self.d, rows + len(ids))
-        files.write(new_codes, head, [recoded, codes], folder / schema.CODES)
-        files.write(new_ids, b"", [old_ids, stored], folder / schema.IDS)
-        files.sync_folder(folder)
-        slices = ((slice(it.first_row, it.end_row), it.round) for it in rounds)
+        blocks = [recoded, codes], [known[1], stored]
+        generations.write(folder, self.d, state.generation, rows + len(ids), *blocks)
+        places = [(slice(it.first_row, it.end_row), it.round) for it in rounds]
         catalog_writer.recode(
-            [(codefile.checksum(recoded[some], old_ids[some]), number) for some, number in slices]
+            [(codefile.checksum(recoded[at], known[1][at]), number) for at, number in places]
         )
         return codefile.checksum(codes, stored)
 
