@@ -65,7 +65,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="First answers of QUERIES that are asked with again; 0 asks once.",
 )
-@click.option("--database", metavar="URL", help="Search where `push` sent the codes to.")
+@click.option(
+    "--database", metavar="URL", help="Search where `push` sent the codes to, by the bits that differ."
+)
 @click.option(
     "--ann",
     help="Search a part of the codes only, by what build-ann made: ivf, hnsw or multihash; QUERIES only.",
@@ -176,7 +178,9 @@ class QueryOptions:
             raise click.UsageError("give -k or --radius, not both")
         others = self.radius is not None or by_tags
         filtered = self.allow is not None or self.deny is not None
-        if self.database is not None and (others or filtered or self.ann):
+        if self.database is not None and (
+            others or filtered or self.ann or self.by not in ("both", "hamming")
+        ):
             raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
         if self.ann is not None and (others or self.queries is None):
             raise click.UsageError(
@@ -192,7 +196,8 @@ class QueryOptions:
     @property
     def measure(self) -> str:
         """What neighbours are ordered by."""
-        return "distance" if self.by == "hamming" or self.radius is not None else "score"
+        bits = self.by == "hamming" or self.radius is not None or self.database is not None
+        return "distance" if bits else "score"
 
     def opened_vectors(self) -> WordVectors | None:
         """The word vectors, where tags are asked with."""

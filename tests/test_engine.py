@@ -49,7 +49,7 @@ def test_somebody_s_table(server, table, url, tmp_path):
 def test_codes_of_another_length(server, table, url, tmp_path):
     with grown(tmp_path / "i") as index, WOHIndex.create(tmp_path / "o", **{**SMALL, "bits": 24}) as other:
         push(other, url)
-        with pytest.raises(EngineError, match="holds codes of 24 bits, the index has 16; choose another"):
+        with pytest.raises(EngineError, match="holds codes of 88 bits, the index has 80; choose another"):
             push(index, url)
         push(index, url, force=True)
         check(server, table, index)
@@ -213,7 +213,7 @@ def test_the_command_line(server, table, url, tmp_path):
         [tmp_path / "q.npz"],
     ):
         for shape in ([], ["--json"], ["--explain", "--json"]):
-            flat = run("query", *asked, *shape, *at)
+            flat = run("query", *asked, *shape, *at, "--by", "hamming")
             there = run("query", *asked, *shape, *at, "--database", url)
             assert there.stdout == flat.stdout
             assert there.stdout
@@ -223,7 +223,7 @@ def test_the_command_line(server, table, url, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "more", [["--radius", 3], ["--rerank", 20], ["--tags", "sea"], ["--allow", "-"], ["--deny", "-"]]
+    "more", [["--radius", 3], ["--by", "kind"], ["--tags", "sea"], ["--allow", "-"], ["--deny", "-"]]
 )
 def test_what_an_engine_does_not_answer(more):
     named = [] if "--tags" in more else ["queries.npz"]
@@ -260,7 +260,7 @@ def test_approximate_search(server, table, url, tmp_path):
         assert server.rows(table) == expected(index)
         with Remote(index, url) as remote:
             D, I = remote.search(XQ, 10)
-            exact, _ = index.search(XQ, 10)
+            exact, _ = index.search(XQ, 10, by="hamming")
         assert (exact <= D).all()
         assert (exact == D).mean() > 0.5
         assert len(np.unique(I[0])) == 10
@@ -279,7 +279,9 @@ def test_an_index_without_items(server, table, url, tmp_path):
         check(server, table, index, k=60)  # more than there are
         with Remote(index, url) as remote:
             for ids in ([3, 17], 3, np.array([], np.int64)):
-                for found, wanted in zip(remote.search_ids(ids, 50), index.search_ids(ids, 50), strict=True):
+                for found, wanted in zip(
+                    remote.search_ids(ids, 50), index.search_ids(ids, 50, by="hamming"), strict=True
+                ):
                     assert_array_equal(found, wanted)
             assert remote.search(XQ[:0], 5)[0].shape == (0, 5)
         index.rollback(0)
@@ -360,7 +362,7 @@ def test_tables_of_every_name(postgresql, tmp_path):
             assert push(index, base + name).sent == 118
             assert push(index, base + name).sent == 0
             with Remote(index, base + name) as remote:
-                assert (remote.search(XQ, 5)[1] == index.search(XQ, 5)[1]).all()
+                assert (remote.search(XQ, 5)[1] == index.search(XQ, 5, by="hamming")[1]).all()
         path = base.partition("?")[0] + "/by_path?" + base.partition("?")[2].replace("&table=", "")
         push(index, path)
         check(postgresql, "by_path", index)
@@ -380,7 +382,7 @@ def test_a_file_of_milvus_lite(milvus, index, tmp_path):
         text=True,
         check=True,
     )
-    assert there.stdout == run("query", "--id", 3, "--json", *at).stdout
+    assert there.stdout == run("query", "--id", 3, "--by", "hamming", "--json", *at).stdout
     missing = f"milvus+file://{tmp_path}/nowhere/codes.db/items"
     error = run("push", missing, *at, code=1).stderr
     assert "not exist" in error

@@ -64,7 +64,7 @@ class PostgresServer:
 
     def approximate_index(self, table):
         """Whether there is an index, and a search of the bare distance goes through it."""
-        bare = f"SELECT id FROM {table} ORDER BY code <~> repeat('0', 16)::bit(16), seq LIMIT 10"  # noqa: S608
+        bare = f"SELECT id FROM {table} ORDER BY code <~> repeat('0', 80)::bit(80), seq LIMIT 10"  # noqa: S608
         return f"{table}_woh_hnsw" in str(self.run.execute(f"EXPLAIN {bare}").fetchall())
 
     def rows(self, table):
@@ -143,7 +143,7 @@ def expected(index):
     _, removed = store.history()
     ids = np.delete(np.asarray(store.view.ids), [row for row, _ in removed]).tolist()
     items = index.items(ids)
-    packed = codes.unpad(store.view.codes(ids), index.config.bits)
+    packed = codes.unpad(store.view.codes(ids), 8 * index.code_size)
     return [(it.id, code.tobytes(), it.key, it.round) for it, code in zip(items, packed, strict=True)]
 
 
@@ -152,7 +152,7 @@ def check(server, table, index, xq=XQ, k=25):
     assert server.rows(table) == expected(index)
     with Remote(index, server.url(table)) as remote:
         assert remote.note() is None
-        for found, wanted in zip(remote.search(xq, k), index.search(xq, k), strict=True):
+        for found, wanted in zip(remote.search(xq, k), index.search(xq, k, by="hamming"), strict=True):
             assert_array_equal(found, wanted)
             assert found.dtype == wanted.dtype
 

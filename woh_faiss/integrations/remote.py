@@ -21,8 +21,8 @@ from .source import mark_of
 class Remote:
     """An index's codes in a database, searched with Faiss's names.
 
-    Answers are those of the index's own flat scan, ties too, at the state that was last pushed; but for
-    tables pushed as approximate.
+    Answers are those of the index's own flat scan by Hamming distance over both halves of the codes, ties
+    too, at the state that was last pushed; but for tables pushed as approximate.
 
     Parameters
     ----------
@@ -77,7 +77,8 @@ class Remote:
         return None
 
     def search(self, xq: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The k nearest items of each query, shaped and ordered as by `WOHIndex.search`.
+        """The k nearest items of each query, shaped and ordered as by
+        `WOHIndex.search` by "hamming".
 
         Raises
         ------
@@ -89,7 +90,9 @@ class Remote:
         return self._nearest(self._index.encode(xq), validate.positive_int(k))
 
     def search_ids(self, ids: ArrayLike, k: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The k nearest other items of each indexed item, as `WOHIndex.search_ids`."""
+        """The k nearest other items of each indexed item, as `WOHIndex.search_ids` by
+        "hamming".
+        """
         k, wanted = validate.positive_int(k), np.atleast_1d(np.asarray(ids))
         stored = self._index.store.view.codes(wanted)
         return without_own(*self._nearest(codes.unpad(stored, self._state.bits), k + 1), wanted)

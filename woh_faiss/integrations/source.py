@@ -33,7 +33,7 @@ class CodeSource:
     """
 
     def __init__(self, index: WOHIndex) -> None:
-        self._store, self._view, self._bits = index.store, index.store.view, index.config.bits
+        self._store, self._view, self._bits = index.store, index.store.view, 8 * index.code_size
         rounds, removed = self._store.history()
         recoded = self._view.snapshot.recoded
         self.ids = self._view.ids

@@ -44,6 +44,10 @@ class _List(NamedTuple):
     rows: Rows
     error: Single
 
+    def most(self) -> Single:
+        """What no row outside the list has more of; a normalised query has at most 1, in a crowd of codes."""
+        return np.asarray(np.minimum(self.D[:, -1] + self.error, np.float32(1)), np.float32)
+
     def of(self, queries: NDArray[np.intp]) -> _List:
         return _List(self.D[queries], self.rows[queries], self.error[queries])
 
@@ -242,8 +246,8 @@ class ScoreScan:
     ) -> tuple[Single, Rows, NDArray[np.bool_]]:
         """The k best rows of both lists, and of which queries no row outside can be among the k best."""
         beyond = score.combined(
-            None if by_kind is None else by_kind.D[:, -1] + by_kind.error,
-            None if by_same is None else by_same.D[:, -1] + by_same.error,
+            None if by_kind is None else by_kind.most(),
+            None if by_same is None else by_same.most(),
         )
         candidates = [] if by_same is None else [by_same.rows]
         if by_kind is not None:
@@ -252,7 +256,7 @@ class ScoreScan:
                 # Not in the other list, and too small to come in.
                 least = D[:, k - 1] - 2 * error - _ROUNDING
                 if by_same is not None:
-                    least -= score.instance_term(by_same.D[:, -1] + by_same.error)
+                    least -= score.instance_term(by_same.most())
                 kept = np.count_nonzero(np.greater_equal(D, least[:, None]), axis=1)
                 rows = rows[:, : int(kept.max())]
             candidates.append(rows)
