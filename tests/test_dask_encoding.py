@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from conftest import tagged
+from conftest import LEARNED, tagged
 from numpy.testing import assert_array_equal
 
+from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError
 from woh_faiss.index.code_files import read_codes
 from woh_faiss.learner import blocks
@@ -15,6 +16,14 @@ distributed = pytest.importorskip("distributed")
 
 from woh_faiss.integrations import dask_encoding  # noqa: E402
 from woh_faiss.integrations.dask_encoding import encode, read_parquet  # noqa: E402
+
+
+@pytest.fixture
+def index(tmp_path):
+    """An index of learned bits alone."""
+    with WOHIndex.create(tmp_path / "index.woh", **LEARNED) as index:
+        index.update(*tagged(0))
+        yield index
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +60,7 @@ def test_files_are_the_same_in_any_partitions(client, index, small_blocks, tmp_p
     assert [len(read_codes(path)[0]) for path in paths] == [32, 32, 32, 32, 22]
     for path in paths:
         index.add_codes(path)
-    assert_array_equal(index.search(X, 1)[0], 0)
+    assert_array_equal(index.search(X, 1, by="hamming")[0], 0)
     assert index.items([1149])[0].tags == tags[149]
     packed = np.concatenate([read_codes(path)[0].features for path in paths])
     assert_array_equal(packed, index.hasher.encode(X))

@@ -9,7 +9,7 @@ import crash_injection
 import faiss
 import numpy as np
 import pytest
-from conftest import SMALL, tagged
+from conftest import LEARNED, SMALL, tagged
 
 from woh_faiss import WOH, Chunk, WOHIndex, codes
 from woh_faiss.errors import StoreError
@@ -48,7 +48,7 @@ def answers(path, rounds):
     xq = CHUNKS[3][0]
     with WOHIndex.open(path) as index:
         assert len(index.rounds()) == rounds
-        D, I = index.search(xq, 5)
+        D, I = index.search(xq, 5, by="hamming")
         if not rounds:
             assert (I == -1).all()
             return index._store.view.codes([])
@@ -70,7 +70,7 @@ def faiss_bytes(stored):
     ("before", "kind"), [([], "update"), ([("update", 0)], "update"), ([("update", 0)], "add")]
 )
 def test_a_death_at_any_step_leaves_the_old_index_or_the_new(tmp_path, before, kind):
-    with WOHIndex.create(tmp_path / "start", **SMALL) as index:
+    with WOHIndex.create(tmp_path / "start", **LEARNED) as index:
         for _, seed in before:
             index.update(*CHUNKS[seed])
     done = [*before, (kind, 1)]
@@ -110,7 +110,7 @@ def test_a_build_that_dies_anywhere_leaves_no_index_and_the_next_one_works(tmp_p
     monkeypatch.setattr("woh_faiss.index.index.FIRST_ROUND", 12)  # each chunk is a round
 
     def build(path):
-        WOHIndex.build(path, [Chunk.of(*CHUNKS[seed]) for seed in (0, 1)], **SMALL).close()
+        WOHIndex.build(path, [Chunk.of(*CHUNKS[seed]) for seed in (0, 1)], **LEARNED).close()
 
     expected, named = faiss_bytes(naive(("update", 0), ("update", 1))), []
     for step in itertools.count():

@@ -37,11 +37,12 @@ numbers = st.one_of(
 #: One argument of a call each; nothing in them changes the index.
 CALLS = {
     "k": lambda index, value: index.search(XQ, value),
-    "k of a reranked search": lambda index, value: index.search(XQ, value, rerank=10),
-    "rerank": lambda index, value: index.search(XQ, 3, rerank=value),
+    "k by hamming": lambda index, value: index.search(XQ, value, by="hamming"),
+    "by": lambda index, value: index.search(XQ, 3, by=value),
+    "by of ids": lambda index, value: index.search_ids([0], 3, by=value),
+    "expand": lambda index, value: index.search(XQ, 3, expand=value),
     "k of ids": lambda index, value: index.search_ids([0], value),
     "k of tags": lambda index, value: index.search_tags([["sea"]], value),
-    "rerank of tags": lambda index, value: index.search_tags([["sea"]], 3, rerank=value),
     "tags": lambda index, value: index.search_tags(value, 3),
     "radius": lambda index, value: index.range_search(XQ, value),
     "radius of ids": lambda index, value: index.range_search_ids([0], value),
@@ -106,7 +107,11 @@ def test_sizes_that_no_machine_has_room_for_are_refused_before_they_are_tried(tm
 
 @pytest.mark.parametrize("k", [2**31 - 1, 2**31, 2**63])
 def test_more_neighbours_than_faiss_counts_are_refused(one, k):
-    for call in (partial(one.search, XQ), partial(one.search, XQ, rerank=5), partial(one.search_ids, [1])):
+    for call in (
+        partial(one.search, XQ),
+        partial(one.search, XQ, by="hamming"),
+        partial(one.search_ids, [1]),
+    ):
         with pytest.raises(InputError, match=f"k is {k}, expected less than 2147483647"):
             call(k)
     with pytest.raises(InputError, match="k is 1000000000, and there are 40 items for 2 queries"):

@@ -13,7 +13,9 @@ D, BITS = 12, 32
 #: Queries that every state is asked; and of readers how many, and for how many neighbours.
 QUERIES = np.random.default_rng(99).standard_normal((8, D)).astype(np.float32)
 K, ASKED = 5, 3
-CONFIG = {"bits": BITS, "anchors": 20, "vector_size": 5}
+CONFIG = {"bits": BITS, "instance_bits": 64, "anchors": 20, "vector_size": 5}
+#: Bytes of a code of both halves.
+CODE_SIZE = (BITS + 64) // 8
 WORDS = ["sea", "beach", "hill", "snow", "city", "night", "boat"]
 
 
@@ -40,7 +42,7 @@ class State:
 
     def _asked(self) -> NDArray[np.uint8]:
         """Codes of the queries that readers are asked."""
-        return np.frombuffer(self.queries, np.uint8).reshape(-1, BITS // 8)[:ASKED]
+        return np.frombuffer(self.queries, np.uint8).reshape(-1, CODE_SIZE)[:ASKED]
 
     def codes(self, ids: list[int]) -> NDArray[np.uint8]:
         """Codes of these ids, a row each."""
@@ -48,7 +50,7 @@ class State:
         return (
             np.frombuffer(joined, np.uint8).reshape(len(ids), -1)
             if ids
-            else np.empty((0, BITS // 8), np.uint8)
+            else np.empty((0, CODE_SIZE), np.uint8)
         )
 
     def answers(self, ntotal: int, D: list[list[int]], I: list[list[int]]) -> bool:
@@ -85,7 +87,7 @@ def _bits(codes: NDArray[np.uint8], query: NDArray[np.uint8]) -> NDArray[np.int6
 def asked(index: Any) -> tuple[int, list[list[int]], list[list[int]]]:
     """What a reader answers to `QUERIES`."""
     total = index.ntotal
-    distances, ids = index.search(QUERIES[:ASKED], K)
+    distances, ids = index.search(QUERIES[:ASKED], K, by="hamming")
     return total, distances.tolist(), ids.tolist()
 
 
@@ -103,7 +105,7 @@ def look(folder: Path, known: dict[int, bytes] | None = None) -> State:
             return State(number, {}, b"")
         total = index.ntotal
         queries = np.ascontiguousarray(index.encode(QUERIES))
-        distances, found = index.search(QUERIES, max(1, total))
+        distances, found = index.search(QUERIES, max(1, total), by="hamming")
         if not total:
             return State(number, {}, queries.tobytes())
         order = np.argsort(found, axis=1)

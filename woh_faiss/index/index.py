@@ -1096,7 +1096,7 @@ class WOHIndex:
 
     def _valid_by(self, by: str) -> By:
         """InputError unless items can be ordered by this."""
-        if by not in get_args(By):
+        if not isinstance(by, str) or by not in get_args(By):
             raise InputError(f"by is {validate.short(by)}, expected one of {', '.join(get_args(By))}")
         missing = {"kind": not self.config.bits, "instance": not self.instance_bits}
         if missing.get(by):
