@@ -161,7 +161,7 @@ def test_a_stored_code_comes_back(index):
     assert packed.shape == (index.code_size,) == (10,)
     signs = index.reconstruct(3, signs=True)
     assert signs.dtype == np.int8
-    assert signs.shape == (16,)
+    assert signs.shape == (80,)
     assert_array_equal(codes.pack(signs[None].astype(float))[0], packed)
     for id_ in (-1, 40, 2**63):
         with pytest.raises(InputError, match=f"id {id_} is not in"):

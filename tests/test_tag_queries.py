@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss import WOH, WOHIndex, WordVectors, codes
 from woh_faiss.errors import InputError, NotFittedError
-from woh_faiss.index.neighbours import scores
 from woh_faiss.index.tag_queries import TagQueries
 
 
@@ -47,8 +46,9 @@ def test_bits_of_tags_are_the_least_squares_decode(index):
 def test_search_tags_scores_every_code_against_those_bits(index):
     S, I = index.search_tags([["sea"], ["snow"]], 7)
     H = index._model.tag_queries(index._store.view).bits([["sea"], ["snow"]])
-    stored = codes.unpack(index._store.view.codes(np.arange(240))).astype(float)
-    assert_allclose(S, -np.sort(-(H @ stored.T), axis=1)[:, :7], rtol=1e-5)
+    stored = codes.unpack(index._store.view.codes(np.arange(240)))[:, :32].astype(float)
+    kind = H @ stored.T / np.abs(H).sum(axis=1, keepdims=True)
+    assert_allclose(S, -np.sort(-kind, axis=1)[:, :7], rtol=1e-5)
     assert S.shape == I.shape == (2, 7)
     one = index.search_tags(["sea"], 7)
     assert_array_equal(one[1], I[:1])
@@ -77,12 +77,14 @@ def test_features_and_tags_together_count_in_equal_parts(index):
     S, _ = index.search_tags([["sea"], ["sea"]], 3, xq=xq)
     sides = (
         index._model.tag_queries(index._store.view).bits([["sea"]] * 2),
-        index.hasher.decision_function(xq),
+        index.hasher.halves(xq)[0],
     )
     H = [M / np.linalg.norm(M, axis=1, keepdims=True) for M in sides]
-    stored = index._store.view.codes(np.arange(240))
-    every = scores(H[0] + H[1], np.broadcast_to(stored, (2, *stored.shape)))
-    assert_allclose(S, -np.sort(-every, axis=1)[:, :3], rtol=1e-4)
+    stored = codes.unpack(index._store.view.codes(np.arange(240))).astype(float)
+    both = H[0] + H[1]
+    kind = both @ stored[:, :32].T / np.abs(both).sum(axis=1, keepdims=True)
+    same = index.hasher.halves(xq)[1] @ stored[:, 32:96].T
+    assert_allclose(S, -np.sort(-(kind + np.maximum(same, 0) ** 8), axis=1)[:, :3], rtol=1e-4)
     with pytest.raises(InputError, match="there are 1 tag lists for 2 rows of features"):
         index.search_tags(["sea"], 3, xq=xq)
 

@@ -115,7 +115,9 @@ def damage(path: Path, rng: random.Random) -> str:
 
 def answers(folder: Path, inputs: dict[str, str]) -> tuple[Any, Any] | Ran:
     """(ids and distances, texts) of queries by features, or the command that refused."""
-    ran = command("query", inputs["queries"], "-k", "100", "--json", "--index", str(folder))
+    ran = command(
+        "query", inputs["queries"], "-k", "100", "--by", "hamming", "--json", "--index", str(folder)
+    )
     if ran.code:
         return ran
     lines = [json.loads(line) for line in ran.out.splitlines()]
