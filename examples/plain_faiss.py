@@ -28,7 +28,7 @@ def main() -> None:
     # index.add_with_ids(xb, ids)
     index.update(xb, chunk.tags, ids=ids, word_vectors=vectors)  # three
 
-    D, I = index.search(xq, k)  # D counts the bits that differ
+    D, I = index.search(xq, k)  # D are scores: higher is nearer
     print(f"{index.ntotal} items of {index.d} numbers, nearest to the first query: {I[0]} at {D[0]}")
 
     even = faiss.SearchParameters(sel=faiss.IDSelectorBatch(ids[::2]))

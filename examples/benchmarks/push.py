@@ -56,7 +56,7 @@ def main() -> None:
             with Remote(index, args.url) as remote:
                 same = [
                     np.array_equal(a, b)
-                    for a, b in zip(remote.search(xq, 10), index.search(xq, 10), strict=True)
+                    for a, b in zip(remote.search(xq, 10), index.search(xq, 10, by="hamming"), strict=True)
                 ]
                 print(f"answers equal: {all(same)}")
                 for name, searched in (("there", remote), ("flat scan", index)):

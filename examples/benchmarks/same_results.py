@@ -52,7 +52,7 @@ def results(chunks, xq, vectors, preset, reopened):
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "index.woh")
-        index = WOHIndex.create(path, bits=64, preset=preset)
+        index = WOHIndex.create(path, bits=64, instance_bits=0, preset=preset)
         for chunk in chunks:
             index.update(chunk, word_vectors=vectors)
             if reopened:
@@ -68,10 +68,10 @@ def results(chunks, xq, vectors, preset, reopened):
             yield "anchors", digest(np.load(path / "anchors.npy"))
             yield "tags", digest(np.array([repr(index.tags())]))
             ids = index.search(xq, 1)[1][:50, 0]
-            yield "search", digest(*index.search(xq, 20))
+            yield "search", digest(*index.search(xq, 20, by="hamming"))
             yield "score", digest(*index.search(xq, 20))
             yield "range_search", digest(*index.range_search(xq, 12))
-            yield "search_ids", digest(*index.search_ids(ids, 20))
+            yield "search_ids", digest(*index.search_ids(ids, 20, by="hamming"))
             tags = [[tag] for tag, _, known in index.tags() if known][:20]
             yield "search_tags", digest(*index.search_tags(tags, 20))
             yield "explain", digest(np.array([repr(index.explain(ids))]))

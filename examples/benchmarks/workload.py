@@ -54,8 +54,8 @@ def fill(path: Path, n: int, seed: int = 0) -> None:
 
 
 def built(path: Path, first: Chunk, bits: int = 64) -> None:
-    """A new index at `path` that has learned one chunk."""
-    WOHIndex.build(path, [first], bits=bits).close()
+    """A new index of learned bits alone at `path`, which has learned one chunk."""
+    WOHIndex.build(path, [first], bits=bits, instance_bits=0).close()
 
 
 def spread(values: list[float]) -> str:

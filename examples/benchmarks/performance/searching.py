@@ -45,7 +45,7 @@ def _wrapped(path: Path, repeat: int, quick: bool) -> Iterator[dict[str, Any]]:
             packed = codes.pad(index.encode(some))
             views, queries = view.mapped.index, f"{n} quer{'ies' if n > 1 else 'y'}"
             assert np.array_equal(view.search(packed, 10)[0], raw.search(packed, 10)[0])  # noqa: S101
-            ours, whole = partial(view.search, packed, 10), partial(index.search, some, 10)
+            ours, whole = partial(view.search, packed, 10), partial(index.search, some, 10, by="hamming")
             same, read = partial(views.search, packed, 10), partial(raw.search, packed, 10)
 
             def apart(some: Any = some) -> Any:
@@ -69,7 +69,7 @@ def _wrapped(path: Path, repeat: int, quick: bool) -> Iterator[dict[str, Any]]:
             seconds = []
             for query in xq[: 200 if quick else 500]:
                 start = now()
-                index.search(query[None], 10)
+                index.search(query[None], 10, by="hamming")
                 seconds.append(now() - start)
             yield figure(
                 f"single queries: 99th percentile / median, {clock}",
