@@ -77,7 +77,18 @@ def print_info(facts: dict[str, Any]) -> None:
     """What `WOHIndex.info` says, and its health, as short tables."""
     out = console()
     summary = Table(box=box.SIMPLE_HEAD, show_header=False)
-    names = ["path", "ntotal", "rounds", "bits", "stored_bits", "d", "anchors", "preset", "model_digest"]
+    names = [
+        "path",
+        "ntotal",
+        "rounds",
+        "bits",
+        "instance_bits",
+        "stored_bits",
+        "d",
+        "anchors",
+        "preset",
+        "model_digest",
+    ]
     if facts["removed"]:
         names[2:2] = ["rows", "removed"]
     for name in names:
