@@ -24,6 +24,7 @@ from woh_faiss import codes as binary
 from woh_faiss import validate
 
 from . import fork_safety
+from .crowds import Crowds
 from .scan import NO_ID, Distances, Rows, Scan, parts, threads
 
 #: Faiss's own stubs leave out most of what SWIG generates.
@@ -231,6 +232,7 @@ class PackedCopies:
         self.codes = codes
         self._held: dict[tuple[int, int], PackedCodes] = {}
         self._asked: dict[tuple[int, int], int] = {}
+        self._crowds: dict[tuple[int, int], Crowds] = {}
         self._packing = threading.Lock()
 
     def of(self, first: int, end: int, queries: int, worth: int) -> PackedCodes | None:
@@ -247,11 +249,24 @@ class PackedCopies:
                 self._held = {**self._held, here: PackedCodes.of(self.codes, first, end)}
             return self._held[here]
 
+    def crowds(self, first: int, end: int) -> Crowds | None:
+        """The rows by these bytes of their codes, sorted when first asked for; None where codes are many."""
+        here = first, end
+        held = self._crowds.get(here)
+        if held is None:
+            with fork_safety.gate, self._packing:
+                held = self._crowds.get(here)
+                if held is None:
+                    held = Crowds.of(self.codes, first, end)
+                    self._crowds = {**self._crowds, here: held}
+        return held if len(held.codes) else None
+
     def extended(self, codes: Bytes) -> PackedCopies:
         """Those of a later state of the same rows and some more."""
         later = PackedCopies(codes)
         later._held = {here: held.extended(codes) for here, held in self._held.items()}
         later._asked = dict(self._asked)
+        later._crowds = {here: held for here, held in self._crowds.items() if held.serves(len(codes))}
         return later
 
     def __iter__(self) -> Iterator[PackedCodes]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from woh_faiss import score, validate
 
+from .crowds import Crowds
 from .packed_codes import Bytes, PackedCodes, PackedCopies, Single
 from .scan import NO_ID, Rows, Scan
 
@@ -31,6 +32,8 @@ _MOST_FIRST, _MOST = 1 / 8, 1 / 64
 _ALL, _FEW = 2000, 0.04
 #: Queries asked before packing pays.
 _WORTH = 2
+#: Rows of crowds that are scored: while longer lists may prove an answer, and when they get too long.
+_CHEAP, _DEAR = 1 << 13, 1 << 16
 #: Queries scored together, and rows.
 _QUERIES, _BLOCK = 66, 1 << 16
 #: Twice what float32 may add to a score: 128 additions of numbers below 1, and the eighth power.
@@ -216,11 +219,70 @@ class ScoreScan:
             left = np.flatnonzero(~proved)
             queries = queries[left]
             K, K_same, most = K * _MORE, K_same * _MORE, _MOST * self.scan.rows
-            if len(left) and most < K_same and by_same is not None:
+            crowds = self.copies.crowds(0, self.r // 8) if len(left) and kind is not None else None
+            if len(left) and (most < K_same or crowds is not None) and by_same is not None:
                 more = score.instance_term(by_same.D[left, -1] + by_same.error[left])
                 for i, j, term in zip(queries.tolist(), left.tolist(), more, strict=True):
                     known[i] = _Known(found[j, -1], term, by_same.rows[j])
+            if crowds is not None and kind is not None:
+                still = np.ones(len(queries), np.bool_)
+                bound = _CHEAP if most >= K_same else _DEAR
+                for j, i in enumerate(queries.tolist()):
+                    one = slice(i, i + 1)
+                    best = self._of_crowds(
+                        crowds, kind.of(one), same and same.of(one), k, known.get(i), bound
+                    )
+                    if best is not None:
+                        S[i], rows[i] = best
+                        still[j] = False
+                queries = queries[still]
         return S, rows, first
+
+    def _of_crowds(
+        self,
+        crowds: Crowds,
+        kind: _Half,
+        same: _Half | None,
+        k: int,
+        known: _Known | None,
+        most: int,
+    ) -> tuple[Single, Rows] | None:
+        """The k best of all rows, (k,), for one query, where many rows share few learned codes.
+
+        The kind of each code is known. The rows of a code, but for those that are listed, score no more than
+        that and the instance term of the list's end. So codes are looked at, and the rows of the best ones;
+        None if these are more than `most`.
+        """
+        kinds = score.sums_of_all(kind.tables, crowds.codes)[0]
+        more, least = np.float32(0), np.float32(-np.inf)
+        near = np.arange(crowds.rows, self.scan.rows)  # rows that came since
+        if known is not None:
+            more, least = known.more, known.least
+            near = np.concatenate([near, known.listed[known.listed != NO_ID]])
+        wanted = np.flatnonzero(kinds + more >= least - _ROUNDING)
+        wanted = wanted[np.argsort(-kinds[wanted], kind="stable")]
+        size = np.cumsum(np.diff(crowds.starts)[wanted])
+        first = int(np.searchsorted(size, 4 * k)) + 1
+        if len(wanted) > first and size[first - 1] <= most:  # the best codes' rows may do
+            S, rows = self._best_of(kind, same, np.concatenate([near, crowds.rows_of(wanted[:first])]), k)
+            if len(S) == k:
+                last, near, size = size[first - 1], rows, size[first:]
+                wanted = wanted[first:]
+                wanted = wanted[kinds[wanted] + more >= S[-1] - _ROUNDING]
+                size = size[: len(wanted)] - last  # codes are in the order of their kinds
+        if len(wanted) and size[-1] > most:
+            return None
+        return self._best_of(kind, same, np.concatenate([near, crowds.rows_of(wanted)]), k)
+
+    def _best_of(self, kind: _Half, same: _Half | None, rows: Rows, k: int) -> tuple[Single, Rows]:
+        """Scores and rows of up to k best of some rows, for one query; those not allowed are left out."""
+        rows = np.unique(rows)
+        if self.scan.allowed is not None:
+            rows = rows[self.scan.allowed[rows]]
+        parts = [self._scores(kind, same, rows[None, i : i + _BLOCK])[0] for i in range(0, len(rows), _BLOCK)]
+        S = np.concatenate(parts) if parts else np.empty(0, np.float32)
+        first = _first(S, rows, k)
+        return S[first], rows[first]
 
     def _enough(self, k: int) -> int:
         """Candidates to begin with."""
