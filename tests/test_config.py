@@ -95,6 +95,9 @@ def test_keywords_win_over_the_config_and_that_over_the_preset(own, hyper):
     """Merged is what one call with all of them makes, whoever does it."""
     if isinstance(config := made(**own), str):
         return
+    if all(own.get(name) is not None for name in PRESETS["paper"]):  # as a copy of all values, see below
+        preset = PRESETS[config.preset]
+        own = {name: value for name, value in own.items() if name not in preset or preset[name] != value}
     expected = made(**{**own, **hyper})
     for merge in (
         lambda: merged(config, hyper),

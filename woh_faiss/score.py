@@ -108,7 +108,7 @@ def expanded(H: NDArray[Any], learned: NDArray[np.uint8]) -> Single:
     (n, r) float32, normalised
     """
     n, hits, n_bytes = learned.shape
-    signs = codes.unpack(learned.reshape(n * hits, n_bytes)).reshape(n, hits, -1)
+    signs = codes.unpack(learned.reshape(n * hits, n_bytes)).reshape(n, hits, 8 * n_bytes)
     mean = signs.sum(axis=1, dtype=np.int64).astype(np.float32) / np.float32(hits)
     # ‖h‖₁ is the mean times r.
     return normalised(normalised(H) * np.float32(8 * n_bytes) + EXPANSION_WEIGHT * mean)
