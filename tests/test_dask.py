@@ -2,6 +2,7 @@
 
 import os
 import re
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss import WOH, Chunk, WOHConfig, WOHIndex
 from woh_faiss.errors import ClusterError, InputError
-from woh_faiss.learner import blocks, training_round
+from woh_faiss.index import instance_half
+from woh_faiss.index import writer as index_writer
+from woh_faiss.learner import blocks, instance, training_round
 from woh_faiss.tags.tag_lists import TagLists
 
 dask = pytest.importorskip("dask")
@@ -174,6 +177,91 @@ def test_an_index_updated_on_workers_has_the_same_files(client, monkeypatch, tmp
         assert WOHIndex.verify(there.path) == []
         for a, b in zip(here.search(X3, 5), there.search(X3, 5), strict=True):
             assert_array_equal(a, b)
+
+
+#: Items a round; items from which instance bits are final here. The last two rounds come after that.
+ROUNDS, ENOUGH_HERE = (40, 60, 70, 50, 60), 150
+
+
+@pytest.mark.parametrize(
+    ("more", "first_there"),
+    [({}, False), ({"preset": "paper"}, True), ({"bits": 0}, True), ({"instance_bits": 8}, True)],
+)
+def test_both_halves_are_the_same_before_and_after_the_instance_bits_are_final(
+    client, monkeypatch, tmp_path, more, first_there
+):
+    """Files and early features, too. Blocks of 16 rows cut every round, partitions cut blocks."""
+    monkeypatch.setattr(blocks, "BLOCK", 16)
+    for module in (instance, instance_half, index_writer):
+        monkeypatch.setattr(module, "ENOUGH", ENOUGH_HERE)
+    with (
+        WOHIndex.create(tmp_path / "here", **{**SMALL, **more}) as here,
+        WOHIndex.create(tmp_path / "there", **{**SMALL, **more}) as there,
+    ):
+        end = 0
+        for number, n in enumerate(ROUNDS):
+            X, tags = stream(number, n)
+            one = here.update(X, tags)
+            if number == 0 and not first_there:
+                two = there.update(X, tags)
+            else:
+                two = on_workers.update(there, cut(X, 3 + number), tags, client=client)
+            assert (one.n, one.trained, one.kind) == (two.n, two.trained, two.kind)
+            assert (one.checksum, one.model_digest) == (two.checksum, two.model_digest)
+            assert files(here.path) == files(there.path)
+            assert early_of(here) == early_of(there)
+            before, end = end, end + n
+            final = end >= ENOUGH_HERE
+            assert there.hasher.instance.final == final
+            assert there.hasher.instance.n == (ROUNDS[0] if not final else sum(ROUNDS[:3]))
+            assert len(early_of(there)) == (0 if final else end)
+            recoded = final and before < ENOUGH_HERE
+            assert (there._store.snapshot.generation > 0) == final
+            if recoded:  # all earlier rows have bits of the final function
+                every = np.concatenate([stream(i, rows)[0] for i, rows in enumerate(ROUNDS[: number + 1])])
+                stored = there._store.view.mapped.codes[:, there.config.bits // 8 : there.code_size]
+                assert_array_equal(stored, there.hasher.instance.packed(instance.unit_single(every)))
+                with pytest.raises(InputError, match="cannot be restored"):
+                    there.rollback(number)
+        assert WOHIndex.verify(there.path) == []
+        xq = stream(9, 20)[0]
+        for one, two in zip(here.search(xq, 7), there.search(xq, 7), strict=True):
+            assert_array_equal(one, two)
+
+
+def early_of(index):
+    """The features that the index keeps: (row, bytes)."""
+    with sqlite3.connect(f"file:{index.path / 'catalog.db'}?mode=ro", uri=True) as connection:
+        found = connection.execute("SELECT row, x FROM early_features ORDER BY row").fetchall()
+    connection.close()
+    return found
+
+
+def test_a_worker_that_dies_while_instance_bits_become_final_changes_nothing(client, monkeypatch, tmp_path):
+    monkeypatch.setattr(blocks, "BLOCK", 16)
+    for module in (instance, instance_half, index_writer):
+        monkeypatch.setattr(module, "ENOUGH", ENOUGH_HERE)
+    marker = tmp_path / "armed"
+    with (
+        WOHIndex.create(tmp_path / "here", **SMALL) as here,
+        WOHIndex.create(tmp_path / "there", **SMALL) as there,
+    ):
+        for index in (here, there):
+            index.update(*stream(0, 100))
+        X, tags = stream(1, 100)
+        here.update(X, tags)
+        workers = set(client.scheduler_info()["workers"])
+        marker.touch()
+        monkeypatch.setattr(
+            instance_half, "packed_signs", dying(os.fspath(marker), instance_half.packed_signs)
+        )
+        on_workers.update(there, cut(X, 4), tags, client=client)
+        assert not marker.exists()
+        client.wait_for_workers(2)
+        assert set(client.scheduler_info()["workers"]) != workers
+        assert files(here.path) == files(there.path)
+        assert early_of(there) == []
+        assert WOHIndex.verify(there.path) == []
 
 
 def test_what_cannot_be_used_is_refused_and_nothing_changes(client, monkeypatch, index):
