@@ -77,6 +77,7 @@ def test_every_method_is_measured_as_the_protocol_has_it(chunk, name):
         want = list(stream(chunk, [config], chunks=3, queries=30, seed=1, **given))
         assert [it["map"] for it in got["rounds"]] == [it.map for it in want[:3]]
         assert got["quality"] == {name: getattr(want[2], name) for name in Quality._fields}
+        assert got["precision"][got["first"].index(10)] == pytest.approx(got["quality"]["p10"])
         assert got["bytes"] == 2
         assert 0 < got["distinct"] <= 1
     elif name.startswith("float"):

@@ -1,3 +1,4 @@
+import faiss
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -15,7 +16,11 @@ def data(n=300, d=20, seed=0):
     return np.eye(4, d)[group] * 4 + rng.normal(size=(n, d)), np.eye(4, dtype=bool)[group]
 
 
-@pytest.mark.parametrize("name", yardsticks.MAKERS)
+#: Those that are one index of Faiss.
+INDEXES = [name for name in yardsticks.MAKERS if name != "faiss-itq"]
+
+
+@pytest.mark.parametrize("name", INDEXES)
 @pytest.mark.parametrize("n_bytes", [9, 16])
 def test_an_item_takes_the_bytes_asked_for(name, n_bytes):
     x = np.ascontiguousarray(data(d=80)[0], np.float32)
@@ -24,7 +29,7 @@ def test_an_item_takes_the_bytes_asked_for(name, n_bytes):
     assert index.sa_code_size() == n_bytes
 
 
-@pytest.mark.parametrize("name", yardsticks.MAKERS)
+@pytest.mark.parametrize("name", INDEXES)
 def test_every_item_has_its_distance(name):
     """Oracle: distances to what the index decodes its items to (PQ), to signs (LSH), roughly (RaBitQ)."""
     X, _ = data()
@@ -41,6 +46,19 @@ def test_every_item_has_its_distance(name):
     else:
         real = np.square(x[:5, None] - x[None]).sum(axis=2)
         assert np.corrcoef(found.ravel(), real.ravel())[0, 1] > 0.8
+
+
+@pytest.mark.parametrize(("n_bytes", "bits"), [(2, 16), (12, 20)])
+def test_itq_ranks_signs_by_products_with_the_query(n_bytes, bits):
+    X, _ = data()
+    x = np.ascontiguousarray(unit_rows(X), np.float32)
+    turn = faiss.ITQTransform(20, bits, True)
+    turn.train(x)
+    A = turn.apply(x).astype(np.float64)
+    products = A[:5] @ np.where(A >= 0, 1.0, -1.0).T
+    # ‖a − c‖² = ‖a‖² − 2 a·c + bits
+    want = (A[:5] ** 2).sum(axis=1)[:, None] - 2 * products + bits
+    assert_allclose(yardsticks.search("faiss-itq", X, X[:5], n_bytes), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", yardsticks.MAKERS)

@@ -6,9 +6,9 @@ from conftest import length, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from woh_faiss import codes, score
+from woh_faiss import WOHIndex, codes, score
 from woh_faiss.evaluation import quality as module
-from woh_faiss.evaluation.quality import InstanceHalf, ScoreRanking, own_ranks, quality
+from woh_faiss.evaluation.quality import InstanceHalf, Quality, ScoreRanking, own_ranks, quality
 from woh_faiss.evaluation.streaming import stream
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import WOHConfig
@@ -97,9 +97,42 @@ def test_the_ranking_by_score_is_its_definition(r, s, expand):
         assert got[i] == pytest.approx(want, abs=2e-5)
 
 
-def test_instance_bits_of_a_stream_are_those_of_an_index(tmp_path):
-    from woh_faiss import WOHIndex
+@pytest.mark.parametrize(("r", "s"), [(16, 8), (8, 0), (0, 16)])
+@pytest.mark.parametrize("expand", [0, 3])
+def test_the_ranking_by_score_is_that_of_an_index_to_the_bit(tmp_path, r, s, expand, monkeypatch):
+    monkeypatch.setattr(module, "CELLS", 4000)  # a few queries at a time
+    X, tags = tagged(4, 150)
+    X[70:110] = X[3:43]  # equal items tie
+    X[5] = X[60] = 0
+    made = {"anchors": 10, "vector_size": 5} if r else {}
+    with WOHIndex.create(tmp_path / "index.woh", bits=r, instance_bits=s, **made) as index:
+        if r:
+            index.update(X, tags)
+        else:
+            index.add(X)
+        packed = np.asarray(index.store.view.mapped.codes)
+        learned, own = packed[:, : r // 8], packed[:, r // 8 : (r + s) // 8]
+        got = ScoreRanking(index.hasher, learned, own, expand)(X[:70])
+        D, I = index.search(X[:70], len(X), expand=expand)
+    assert np.array_equal(np.argsort(got, axis=1, kind="stable"), I)
+    assert np.array_equal(-np.sort(got, axis=1), D)
 
+
+@pytest.mark.parametrize("by", ["both", "hamming"])
+def test_rows_of_zeros_are_measured(by):
+    X, tags = tagged(5, 120)
+    X[::4] = 0
+    labels = np.array([[word in given for word in ("sea", "hill")] for given in tags])
+    config = WOHConfig(bits=16, anchors=10, vector_size=5)
+    how = {"instance_bits": 8, "expand": 3} if by == "both" else {}
+    found = list(stream(Chunk.of(X, tags, labels=labels), [config], chunks=2, queries=20, by=by, **how))
+    assert len(found) == 4
+    for result in found:
+        shares = np.array([getattr(result, name) for name in Quality._fields])
+        assert np.all((shares >= 0) & (shares <= 1))
+
+
+def test_instance_bits_of_a_stream_are_those_of_an_index(tmp_path):
     X, _ = tagged(1, 2300, d=20)
     half = InstanceHalf(16, 0)
     with WOHIndex.create(tmp_path / "index.woh", bits=0, instance_bits=16) as index:

@@ -30,7 +30,7 @@ def imported(*arguments):
     return set(done.stderr.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("extra", [[], ["--json"], ["--rerank", "20"]])
+@pytest.mark.parametrize("extra", [[], ["--json"], ["--by", "hamming"]])
 def test_a_query_imports_nothing_heavy(index, tmp_path, extra):
     np.savez(tmp_path / "q.npz", features=tagged(1, n=2)[0])
     modules = imported("query", tmp_path / "q.npz", "--index", index.path, *extra)

@@ -305,7 +305,10 @@ def recoding(folder: str) -> None:
 
     def found(store: Store) -> list[Any]:
         queries = np.array([[value] * (D // 8) for value in range(4)], np.uint8)
-        return [array.tolist() for array in store.view.search_codes(queries, 30)]
+        return [
+            *(array.tolist() for array in store.view.search(queries, 30)),
+            store.view.mapped.codes.tolist(),
+        ]
 
     def after(path: Path) -> tuple[Any, list[str], str]:
         """What is there once another round is written, whoever died: all that it is, and the files."""

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss import codes, score
+from woh_faiss import score
 from woh_faiss.learner.hasher import Hasher
 from woh_faiss.learner.instance import ENOUGH, InstanceMap, packed_signs, sample, unit_single
 
-from .metrics import CELLS, average_precision, cosine, query_blocks
+from .metrics import CELLS, ROWS, average_precision, cosine, query_blocks
 
 Array = NDArray[Any]
 #: From features (q, d) to their distances to every item of a database (q, n): smaller is nearer.
@@ -99,7 +99,7 @@ def own_ranks(ranking: Ranking, X: Array, seed: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class ScoreRanking:
-    """The ranking by score, as an index searches: minus the scores of all items.
+    """The ranking by score, as an index searches: minus the scores of all items, equal to the bit.
 
     Attributes
     ----------
@@ -117,17 +117,24 @@ class ScoreRanking:
 
     def __call__(self, Q: Array) -> NDArray[np.float32]:
         """(q, d) to (q, n)."""
+        out = np.empty((len(Q), len(self.learned)), np.float32)
+        # the tables of a query are 256 numbers a byte
+        step = max(1, CELLS // (256 * (self.learned.shape[1] + self.instance.shape[1])))
+        for start in range(0, len(Q), step):
+            out[start : start + step] = -self._scores(Q[start : start + step])
+        return out
+
+    def _scores(self, Q: Array) -> NDArray[np.float32]:
         h, a = self.hasher.halves(Q)
-        same = None if a is None else a @ _signs(self.instance)
-        S = score.combined(None if h is None else h @ _signs(self.learned), same)
+        same = None if a is None else score.sums_of_all(score.tables(a), self.instance)
+        S = score.combined(None if h is None else self._kind(h), same)
         if self.expand and h is not None:
             first = np.argsort(-S, axis=1, kind="stable")[:, : self.expand]
-            S = score.combined(score.expanded(h, self.learned[first]) @ _signs(self.learned), same)
-        return -S
+            S = score.combined(self._kind(score.expanded(h, self.learned[first])), same)
+        return S
 
-
-def _signs(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return codes.unpack(packed).T.astype(np.float32)
+    def _kind(self, h: NDArray[np.float32]) -> NDArray[np.float32]:
+        return score.sums_of_all(score.tables(h), self.learned)
 
 
 class InstanceHalf:
@@ -142,6 +149,7 @@ class InstanceHalf:
     def __init__(self, bits: int, seed: int) -> None:
         self.bits, self.seed = bits, seed
         self.function: InstanceMap | None = None
+        self._packed = np.empty((0, bits // 8), np.uint8)
 
     def codes(self, X: Array) -> NDArray[np.uint8]:
         """Bits (n, s // 8) of the items so far, X (n, d), those of a round more at each call."""
@@ -150,6 +158,8 @@ class InstanceHalf:
             return np.empty((n, 0), np.uint8)
         if self.function is None or (not self.function.final and n >= ENOUGH):
             self.function = InstanceMap.fit(unit_single(X[sample(n, self.seed)]), self.bits, self.seed, n)
-        return np.concatenate(
-            [packed_signs(X[start : start + 2048], self.function) for start in range(0, n, 2048)]
-        )
+            self._packed = self._packed[:0]
+        new = range(len(self._packed), n, ROWS)
+        parts = [packed_signs(X[start : start + ROWS], self.function) for start in new]
+        self._packed = np.concatenate([self._packed, *parts])
+        return self._packed

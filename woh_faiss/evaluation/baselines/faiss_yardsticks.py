@@ -6,12 +6,14 @@ Features are scaled to length 1, so that L2 ranks like cosine; an index is train
 name            index                                                                    bytes
 ==============  =======================================================================  =================
 faiss-lsh       IndexLSH: signs after a random rotation, Hamming distance                 any
+faiss-itq       signs of ITQTransform (Gong and Lazebnik, CVPR 2011), at most as many     any
+                as features have numbers; a query keeps its own: Σ_j a_j c_j
 faiss-pq        IndexPQ: a codebook of 256 for each byte (Jégou et al., PAMI 2011)        any
 faiss-rabitq    IndexRaBitQ (Gao and Long, SIGMOD 2024) of the leading principal          at least 9: 8 hold
                 components, turned at random: one bit each                                numbers of the item
 ==============  =======================================================================  =================
 
-With PQ and RaBitQ queries stay uncompressed. PQ's codebooks, 1,024 bytes a number of a feature, are not
+With ITQ, PQ and RaBitQ queries stay uncompressed. PQ's codebooks, 1,024 bytes a number of a feature, are not
 counted: of a small database they are larger than all codes together, and know it nearly by heart.
 
 The only module outside of the store that imports Faiss: none of this is part of an index folder.
@@ -106,6 +108,28 @@ def _lsh(x: Array, n_bytes: int) -> Any:
     return faiss.IndexLSH(x.shape[1], 8 * n_bytes)
 
 
+class _ITQ:
+    """Signs of rows that ITQ has turned, as floats: they rank as bits would. Methods are Faiss's."""
+
+    def __init__(self, d: int, bits: int) -> None:
+        self._turn, self._signs = faiss.ITQTransform(d, bits, True), faiss.IndexFlatL2(bits)
+
+    def train(self, x: Array) -> None:
+        self._turn.train(x)
+
+    def add(self, x: Array) -> None:
+        self._signs.add(np.where(self._turn.apply(x) >= 0, np.float32(1), np.float32(-1)))
+
+    def search(self, x: Array, k: int) -> tuple[Array, Array]:
+        # Codes are equally long, so the nearest have the largest products.
+        D, rows = self._signs.search(self._turn.apply(x), k)
+        return D, rows
+
+
+def _itq(x: Array, n_bytes: int) -> Any:
+    return _ITQ(x.shape[1], min(8 * n_bytes, x.shape[1]))
+
+
 def _pq(x: Array, n_bytes: int) -> Any:
     n, d = x.shape
     if n < CODEWORDS:
@@ -128,4 +152,9 @@ def _rabitq(x: Array, n_bytes: int) -> Any:
     return faiss.IndexPreTransform(turned, faiss.IndexRaBitQ(kept, faiss.METRIC_L2))
 
 
-MAKERS: dict[str, Callable[[Array, int], Any]] = {"faiss-lsh": _lsh, "faiss-pq": _pq, "faiss-rabitq": _rabitq}
+MAKERS: dict[str, Callable[[Array, int], Any]] = {
+    "faiss-lsh": _lsh,
+    "faiss-itq": _itq,
+    "faiss-pq": _pq,
+    "faiss-rabitq": _rabitq,
+}

@@ -117,8 +117,10 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
         queries, database = made[0].encode(X), packed
         n_bytes = cell.bits // 8
         if twin:
-            half = InstanceHalf(instance_bits, config.seed)
-            instance = half.codes(everything)
+            half, end = InstanceHalf(instance_bits, config.seed), 0
+            for rows in parts(rest, chunks):  # frozen when it was in the stream
+                end += len(rows)
+                instance = half.codes(everything[:end])
             ranking = ScoreRanking(made[0].hasher_.beside(half.function), packed, instance, score.EXPAND)
             queries, database, distance = X, everything, lambda Q, _: ranking(Q)
     else:
