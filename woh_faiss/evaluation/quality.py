@@ -117,7 +117,7 @@ class ScoreRanking:
 
     def __call__(self, Q: Array) -> NDArray[np.float32]:
         """(q, d) to (q, n)."""
-        out = np.empty((len(Q), len(self.learned)), np.float32)
+        out = np.empty((len(Q), max(len(self.learned), len(self.instance))), np.float32)  # one may be empty
         # the tables of a query are 256 numbers a byte
         step = max(1, CELLS // (256 * (self.learned.shape[1] + self.instance.shape[1])))
         for start in range(0, len(Q), step):
