@@ -25,7 +25,7 @@ def main() -> None:
         index.remove([5, 200], keys=["0/7"])
         index.add(np.eye(2, 4, dtype=np.float32), ["sea", "lake"], ids=[300, 20], on_duplicate="replace")
         xq = np.round(rng.normal(size=(4, 4)), 3)
-        D, I = index.search(xq, 6)
+        D, I = index.search(xq, 6, by="hamming")
         expected = {
             "queries": xq.tolist(),
             "D": D.tolist(),

@@ -40,8 +40,8 @@ WIDEST_HAMMING = 256
 _SEGMENT = 1 << 22
 #: A segment is packed again with newer rows while it is less than so many times as large.
 _GROWTH = 4
-#: Codes up to this many bits are faster in blocks of 96 rows, wider ones in blocks of 32: by a seventh.
-_NARROW, _NARROW_BLOCK, _BLOCK = 32, 96, 32
+#: Rows of a block of Faiss's; 96 would be faster by a seventh at 32 bits, but Faiss 1.12 refuses them.
+_BLOCK = 32
 #: Faiss's code for "three queries, then three, at once": some per cent faster in batches than its choice.
 _SIX_QUERIES = 0x33
 #: Row v holds the signs of the four bits of v.
@@ -176,7 +176,7 @@ def _packed(codes: Bytes) -> Any:
     pq: Any = faiss.clone_index(_quantiser(bits))
     faiss.copy_array_to_vector(np.ascontiguousarray(codes).ravel(), pq.codes)
     pq.ntotal = len(codes)
-    index: Any = _swig.IndexPQFastScan(pq, _NARROW_BLOCK if bits <= _NARROW else _BLOCK)
+    index: Any = _swig.IndexPQFastScan(pq, _BLOCK)
     index.orig_codes = None  # they end with pq
     index.qbs = _SIX_QUERIES
     return index
