@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from woh_faiss import WOHIndex, codes, score
 from woh_faiss.evaluation import quality as module
-from woh_faiss.evaluation.quality import InstanceHalf, Quality, ScoreRanking, own_ranks, quality
+from woh_faiss.evaluation.quality import Quality, ScoreRanking, StreamInstanceBits, own_ranks, quality
 from woh_faiss.evaluation.streaming import stream
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import WOHConfig
@@ -134,7 +134,7 @@ def test_rows_of_zeros_are_measured(by):
 
 def test_instance_bits_of_a_stream_are_those_of_an_index(tmp_path):
     X, _ = tagged(1, 2300, d=20)
-    half = InstanceHalf(16, 0)
+    half = StreamInstanceBits(16, 0)
     with WOHIndex.create(tmp_path / "index.woh", bits=0, instance_bits=16) as index:
         for end in (40, 1500, 2100, 2300):
             index.add(X[index.ntotal : end])
@@ -150,7 +150,7 @@ def test_a_stream_by_score_is_measured_as_its_rankings_are():
     found = list(stream(chunk, [config], chunks=2, queries=20, instance_bits=8, by="both", expand=3))
     order = np.random.default_rng(0).permutation(120)
     held_out, parts = order[:20], np.array_split(order[20:], 2)
-    woh, half, learned = WOH(config), InstanceHalf(8, 0), np.empty((0, 2), np.uint8)
+    woh, half, learned = WOH(config), StreamInstanceBits(8, 0), np.empty((0, 2), np.uint8)
     for t, part in enumerate(parts):
         woh.partial_fit(X[part], [tags[i] for i in part])
         learned = np.vstack([learned, woh.codes_])

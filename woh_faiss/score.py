@@ -40,9 +40,8 @@ def normalised(H: NDArray[Any]) -> Single:
 
 def tables(H: Single) -> Single:
     """What each value of each byte of a code adds to a sum: (n, bits) to (n, bits // 8, 256) float32."""
-    return (
-        H.reshape(len(H), H.shape[1] // 8, 8) @ _SIGNS
-    )  # one product a row: its bits do not depend on the others
+    # One product a row: its numbers do not depend on the other rows.
+    return H.reshape(len(H), H.shape[1] // 8, 8) @ _SIGNS
 
 
 def sums(table: Single, packed: NDArray[np.uint8]) -> Single:

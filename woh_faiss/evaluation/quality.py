@@ -137,7 +137,7 @@ class ScoreRanking:
         return score.sums_of_all(score.tables(h), self.learned)
 
 
-class InstanceHalf:
+class StreamInstanceBits:
     """The instance bits of a stream, learned as an index learns them.
 
     Parameters

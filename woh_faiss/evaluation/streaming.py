@@ -25,7 +25,7 @@ from woh_faiss.tags.word_vectors import WordVectors
 from woh_faiss.validate import positive_int, whole_numbers
 
 from .metrics import cosine, hamming, l2
-from .quality import InstanceHalf, Ranking, ScoreRanking, quality
+from .quality import Ranking, ScoreRanking, StreamInstanceBits, quality
 
 Rows = NDArray[np.intp]
 
@@ -231,7 +231,7 @@ class _Measure:
         method = getattr(learner, "name", "woh")
         preset = config.preset if method == "woh" and learner is not None else None
         half, learned = (
-            InstanceHalf(self.instance_bits, config.seed),
+            StreamInstanceBits(self.instance_bits, config.seed),
             np.empty((0, config.bits // 8), np.uint8),
         )
         streamed = np.empty(0, np.intp)
@@ -251,7 +251,7 @@ class _Measure:
     def _ranking(
         self,
         learner: Any,
-        half: InstanceHalf,
+        half: StreamInstanceBits,
         X: NDArray[Any],
         learned: NDArray[np.uint8],
         instance: NDArray[np.uint8],

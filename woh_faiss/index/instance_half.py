@@ -109,6 +109,11 @@ def _early(writing: WriteTransaction, rows: int) -> tuple[NDArray[np.int64], Sin
     return places, U
 
 
+def kept(half: InstanceHalf | None) -> dict[str, Any]:
+    """What the store keeps of it beside the codes of the round: fields of `NewRound`."""
+    return {} if half is None else {"early": half.early, "recoded": half.recoded}
+
+
 def code(learned: Packed | None, half: InstanceHalf | None) -> Packed:
     """Codes as they are stored, of both halves or of one."""
     parts = [part for part in (learned, None if half is None else half.packed) if part is not None]

@@ -26,7 +26,7 @@ from woh_faiss.store.write_transaction import WriteTransaction
 from woh_faiss.tags.vocabulary import Vocabulary, normalised
 from woh_faiss.tags.word_vectors import WordVectors
 
-from .instance_half import InstanceHalf, code, instance_half
+from .instance_half import InstanceHalf, code, instance_half, kept
 from .item_ids import OnDuplicate, Preflight, ResolvedItems, check_policy, resolve, to_remove
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ class IndexWriter:
                     remove=named.replaced,
                     numbered=named.numbered,
                     tag_outliers=_worst(named.ids, trainer.tag_outlier_),
-                    early=None if half is None else half.early,
-                    recoded=None if half is None else half.recoded,
+                    **kept(half),
                 )
             )
             self._trainer, self._at_state = trainer, (committed.model_digest, writing.snapshot.generation)
@@ -274,8 +273,7 @@ class IndexWriter:
                 health=codes.health(codes.unpad(stored, bits)) | _skipped(named),
                 remove=named.replaced,
                 numbered=named.numbered,
-                early=None if half is None else half.early,
-                recoded=None if half is None else half.recoded,
+                **kept(half),
             )
         )
 

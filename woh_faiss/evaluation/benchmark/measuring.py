@@ -14,7 +14,7 @@ from woh_faiss.evaluation.baselines import METHODS
 from woh_faiss.evaluation.baselines.faiss_yardsticks import MAKERS, ranker
 from woh_faiss.evaluation.datasets import cut
 from woh_faiss.evaluation.metrics import Distance, cosine, hamming, l2, query_blocks
-from woh_faiss.evaluation.quality import InstanceHalf, Quality, ScoreRanking, quality
+from woh_faiss.evaluation.quality import Quality, ScoreRanking, StreamInstanceBits, quality
 from woh_faiss.evaluation.streaming import parts, split, stream
 from woh_faiss.inputs.chunk import Chunk, TagLists
 from woh_faiss.learner.config import WOHConfig
@@ -117,7 +117,7 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
         queries, database = made[0].encode(X), packed
         n_bytes = cell.bits // 8
         if twin:
-            half, end = InstanceHalf(instance_bits, config.seed), 0
+            half, end = StreamInstanceBits(instance_bits, config.seed), 0
             for rows in parts(rest, chunks):  # frozen when it was in the stream
                 end += len(rows)
                 instance = half.codes(everything[:end])
