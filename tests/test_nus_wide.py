@@ -1,5 +1,6 @@
 """NUS-WIDE's files as they are unpacked, small, against what they were written from."""
 
+import contextvars
 import shutil
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from woh_faiss import budget
 from woh_faiss.errors import InputError
 from woh_faiss.evaluation.datasets import NusWide
 from woh_faiss.evaluation.datasets.nus_wide import KINDS
@@ -316,3 +318,13 @@ def test_one_form_of_features(nus):
     check(nus, NusWide(both.root, concepts=4, part="train"), "train")
     (both.root / "Low_Level_Features" / "Normalized_CH.dat").unlink()
     assert "some kinds have a file of all images" in refused(both.root, concepts=4)
+
+
+def test_a_stream_that_is_left_counts_nothing_and_ends_anywhere(nus):
+    """Readers of several files in turn: none holds its account of memory while the caller has a block."""
+    before = budget._account.get()
+    chunks = NusWide(nus.root, concepts=2).chunks(10)
+    next(chunks)
+    assert budget._account.get() is before
+    contextvars.Context().run(chunks.close)  # as the garbage collector may
+    assert budget._account.get() is before

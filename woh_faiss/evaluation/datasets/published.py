@@ -145,18 +145,21 @@ def number_blocks(file: Path, n: int, size: int) -> Iterator[NDArray[np.float32]
         When its block is read: a line that is not numbers, of another count, or not finite (the
         message names the row); fewer or more than n lines.
     """
-    with reading(file), file.open(encoding="ascii", errors="replace") as stream:
+    with reading(file):
+        stream = file.open(encoding="ascii", errors="replace")
+    with stream:
         rows = (line for line in stream if not line.isspace())
         done, width = 0, None
         while done < n:
-            wanted = min(size, n - done)
-            texts = list(islice(rows, wanted))
-            if len(texts) < wanted:
-                _same_rows(file, done + len(texts), n)
-            block = _parsed(file, texts, done, width)
-            done, width = done + len(block), block.shape[1]
-            if done == n and next(rows, None) is not None:
-                raise InputError(f"{display_path(file)} has more than {n} rows, expected one an image")
+            with reading(file):  # not held while a caller has the block: callers read several files in turn
+                wanted = min(size, n - done)
+                texts = list(islice(rows, wanted))
+                if len(texts) < wanted:
+                    _same_rows(file, done + len(texts), n)
+                block = _parsed(file, texts, done, width)
+                done, width = done + len(block), block.shape[1]
+                if done == n and next(rows, None) is not None:
+                    raise InputError(f"{display_path(file)} has more than {n} rows, expected one an image")
             yield block
 
 
