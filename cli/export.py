@@ -28,17 +28,6 @@ def _parameters(_context: click.Context, _parameter: click.Parameter, pairs: Seq
     return found
 
 
-param_option = click.option(
-    "--param",
-    "parameters",
-    multiple=True,
-    metavar="NAME=NUMBER",
-    callback=_parameters,
-    help="A parameter: nlist, nprobe (ivf); M, ef_construction, ef_search (hnsw); nhash, b, nflip "
-    "(multihash). May be given many times.",
-)
-
-
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
@@ -50,7 +39,15 @@ param_option = click.option(
     help="flat and idmap2 answer exactly, the others search a part of the codes only; flat has positions "
     "for ids.",
 )
-@param_option
+@click.option(
+    "--param",
+    "parameters",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    callback=_parameters,
+    help="A parameter: nlist, nprobe (ivf); M, ef_construction, ef_search (hnsw); nhash, b, nflip "
+    "(multihash). May be given many times.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
 @index_option
 @json_option
@@ -83,8 +80,16 @@ def export(
 
 
 @click.command()
-@click.argument("kind", required=False, type=click.Choice(KINDS[2:]))
-@param_option
+@click.argument("kind", required=False, type=click.Choice(("ivf",)))
+@click.option(
+    "--param",
+    "parameters",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    callback=_parameters,
+    help="A parameter: nlist, lists of each half of the code; nprobe, those that a search scans. May be "
+    "given many times.",
+)
 @click.option("--drop", is_flag=True, help="Remove the approximate index of KIND, or all of them.")
 @index_option
 @json_option
@@ -94,13 +99,13 @@ def build_ann(
 ) -> None:
     """Make an index of KIND for query --ann, which searches a part of the codes only.
 
-    It is faster among millions of items, and may miss some of the nearest: the recall among the 10 nearest is
+    It is faster among millions of items, and may miss some of the best: the recall of the 10 best answers is
     measured and printed. Later items are scanned beside it. compact and rollback drop it.
 
     \b
     Example:
         woh-index build-ann ivf
-        woh-index build-ann multihash --param nhash=3 --param nflip=2
+        woh-index build-ann ivf --param nprobe=64
         woh-index build-ann --drop
     """
     if kind is None and not drop:
@@ -118,9 +123,7 @@ def build_ann(
     if as_json:
         print_json(asdict(made))
         return
-    text = f"recall@10 {made.recall:.3f}"
-    text += "" if made.radius is None else f", nothing missed up to {made.radius} bits"
-    print_line(f"{made.kind}{_settings(made.parameters)} of {made.rows:,} codes; {text}")
+    print_line(f"{made.kind}{_settings(made.parameters)} of {made.rows:,} codes; recall@10 {made.recall:.3f}")
 
 
 def _settings(parameters: dict[str, int]) -> str:

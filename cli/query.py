@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--ann",
-    help="Search a part of the codes only, by what build-ann made: ivf, hnsw or multihash; QUERIES only.",
+    help="Search a part of the codes only, by what build-ann made: ivf; QUERIES only, not by hamming.",
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(

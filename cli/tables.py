@@ -131,7 +131,6 @@ def _ann(made: dict[str, Any]) -> str:
     """An approximate index in a line."""
     text = ", ".join(f"{name} {value}" for name, value in made["parameters"].items())
     text += f"; recall@10 {made['recall']:.3f} after round {made['round']}"
-    text += "" if made["radius"] is None else f"; nothing missed up to {made['radius']} bits"
     return text + (f"; {made['behind']:,} newer codes are scanned" if made["behind"] else "")
 
 

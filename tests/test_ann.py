@@ -17,20 +17,19 @@ import store_worker
 from conftest import LEARNED, SMALL, save_chunk, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from test_cli import run
 
-from woh_faiss import WOHIndex
+from woh_faiss import WOHIndex, score
+from woh_faiss import codes as binary
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import NO_DISTANCE, NO_ID, Store, ann_search, faiss_indexes
+from woh_faiss.io import npz
+from woh_faiss.store import NO_ID, Store, ann, ann_search, ivf
 from woh_faiss.store.ann import build_ann
 
-#: Parameters with which a kind looks at all codes, of 15 or more.
-EVERYWHERE = {
-    "ivf": {"nlist": 5, "nprobe": 5},
-    "multihash": {"nhash": 8, "b": 4, "nflip": 4},
-}
 D = store_worker.D
+#: Learned and instance bits of stores of D bits.
+HALVES = [(D, 0), (0, D), (D // 2, D // 2), (8, D - 8)]
 
 
 def ask(*arguments):
@@ -41,150 +40,232 @@ def ask(*arguments):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def naive(live, query, k):
-    """Distances and ids by counting bits, ties by place, padded."""
-    found = [(int(np.unpackbits(code ^ query).sum()), place, id_) for place, (id_, code) in enumerate(live)]
-    found = sorted(found)[:k]
-    rest = k - len(found)
-    return [d for d, _, _ in found] + [NO_DISTANCE] * rest, [i for _, _, i in found] + [NO_ID] * rest
+def queries(rng, n, r, s):
+    h, a = (score.normalised(rng.normal(size=(n, bits))) if bits else None for bits in (r, s))
+    return h, a
 
 
-@settings(max_examples=12, deadline=None)
+def scores(codes, h, a):
+    """By the definition, in float64: (n, len(codes))."""
+    signs = binary.unpack(codes).astype(float)
+    r = 0 if h is None else h.shape[1]
+    kind = None if h is None else h.astype(float) @ signs[:, :r].T
+    same = None if a is None else a.astype(float) @ signs[:, r : r + a.shape[1]].T
+    return same if kind is None else kind if same is None else kind + np.maximum(same, 0) ** 8
+
+
+@settings(max_examples=16, deadline=None)
 @given(st.data())
-def test_any_appends_removals_and_derivations_against_a_naive_scan(data):
-    """A kind that looks everywhere answers as the scan; any kind answers with live items, truly as near."""
+def test_any_appends_removals_and_builds_against_a_naive_ranking(data):
+    """Lists that are all looked into answer as all rows scored; others with live items and their scores."""
     rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
+    r, s = data.draw(st.sampled_from(HALVES), "halves")
     with tempfile.TemporaryDirectory() as folder, Store.create(folder + "/i", config={}, d=D) as store:
-        live, number = [], 0
-        for step in data.draw(st.lists(st.sampled_from(["add", "remove", "derive"]), max_size=6), "steps"):
-            if step == "derive" and live:
-                kind = data.draw(st.sampled_from(faiss_indexes.SUBLINEAR), "kind")
-                exact = data.draw(st.booleans(), "everywhere") and len(live) >= 5
-                build_ann(store, kind, EVERYWHERE.get(kind, {}) if exact else {}, D, 10.0)
+        live, number = {}, 0
+        for step in data.draw(st.lists(st.sampled_from(["add", "remove", "build"]), max_size=6), "steps"):
+            if step == "build" and live:
+                given_ = {"nlist": 5, "nprobe": 5} if data.draw(st.booleans(), "everywhere") else {}
+                build_ann(store, "ivf", given_, r, s, 10.0)
             elif step == "remove" and live:
-                gone = {live[i][0] for i in rng.permutation(len(live))[: data.draw(st.integers(1, 25), "n")]}
+                some = data.draw(st.integers(1, 25), "n")
+                gone = rng.permutation(list(live))[:some].tolist()
                 with store.writing() as writing:
                     writing.remove(sorted(gone))
-                live = [(id_, code) for id_, code in live if id_ not in gone]
+                live = {id_: code for id_, code in live.items() if id_ not in gone}
             else:
                 number += 1
                 chunk = store_worker.chunk(number, n=17, kind="encoded")
                 store_worker.commit(store, **chunk)
-                live += list(zip(chunk["ids"].tolist(), chunk["codes"], strict=True))
-        known = dict(live)
-        queries = rng.integers(0, 5, (3, D // 8), np.uint8)
+                live |= dict(zip(chunk["ids"].tolist(), chunk["codes"], strict=True))
+        h, a = queries(rng, 3, r, s)
         for made in store.snapshot.ann:
-            through = store.ann_searcher(store.view, made.kind)
-            newer = {int(id_) for id_ in store.view.ids[made.rows :]}
-            looks_everywhere = made.parameters.items() >= EVERYWHERE.get(made.kind, {"": 0}).items()
-            for k in (1, 4, 150):
-                D_, I = store.view.search(queries, k, searcher=through)
-                for query, distances, ids in zip(queries, D_.tolist(), I.tolist(), strict=True):
-                    true_D, true_I = naive(live, query, k)
-                    if looks_everywhere:
-                        assert distances == true_D
-                        assert k < 150 or ids == true_I
-                    found = [(d, i) for d, i in zip(distances, ids, strict=True) if i != NO_ID]
-                    assert all(d == np.unpackbits(known[i] ^ query).sum() for d, i in found)
-                    assert len({i for _, i in found}) == len(found)
-                    assert distances == sorted(distances)
-                    assert ids[len(found) :] == [NO_ID] * (k - len(found))
-                    nearer = {i for d, i in zip(true_D, true_I, strict=True) if d < distances[-1]}
-                    assert nearer & newer <= set(ids)
+            scan = store.ann_scan(store.view, made.kind, r, s)
+            newer = set(store.view.ids[made.rows :].tolist())
+            for k, expand in ((1, 0), (4, 3), (150, 2)):
+                S, rows = scan.search(h, a, k, expand=expand)
+                ids = store.view.ids_at(rows)
+                if made.parameters["nprobe"] == made.parameters["nlist"]:
+                    expected = store.view.score_scan(r, s).search(h, a, k, expand=expand)
+                    assert_array_equal(S, expected[0])
+                    assert_array_equal(rows, expected[1])
+                assert (np.sort(-S, axis=1) == -S).all()
+                found = min(k, len(live))
+                assert (ids[:, found:] == NO_ID).all()
+                if not expand and live:
+                    codes = np.array(list(live.values()))
+                    true = dict(zip(live, scores(codes, h, a).T, strict=True))
+                    for i, row in enumerate(ids[:, :found].tolist()):
+                        assert len(set(row)) == found
+                        assert_allclose(S[i, :found], [true[id_][i] for id_ in row], atol=1e-5)
+                        better = {id_ for id_ in live if true[id_][i] > S[i, found - 1] + 1e-5}
+                        assert better & newer <= set(row)
         assert Store.verify(store.path) == []
 
 
-@pytest.mark.parametrize("kind", EVERYWHERE)
-def test_where_all_that_is_near_was_removed_more_is_asked_for(kind, tmp_path):
+@pytest.mark.parametrize(("r", "s"), HALVES)
+def test_where_all_that_is_near_was_removed_all_rows_are_scored(r, s, tmp_path):
     rng = np.random.default_rng(0)
     with Store.create(tmp_path / "i", config={}, d=D) as store:
-        chunk = store_worker.chunk(1, n=200, kind="encoded")
-        chunk["codes"][:100] = 9
-        chunk["codes"][100:] = rng.integers(0, 256, (100, D // 8))
+        chunk = store_worker.chunk(1, n=600, kind="encoded")
+        chunk["codes"][:300] = 9
+        chunk["codes"][300:] = rng.integers(0, 256, (300, D // 8))
         store_worker.commit(store, **chunk)
-        build_ann(store, kind, EVERYWHERE[kind], D, 10.0)
+        build_ann(store, "ivf", {"nlist": 30, "nprobe": 1}, r, s, 10.0)
         with store.writing() as writing:
-            writing.remove(chunk["ids"][:100].tolist())
-        queries = np.array([[9] * (D // 8), chunk["codes"][150].tolist()], np.uint8)
-        found = store.view.search(queries, 5, searcher=store.ann_searcher(store.view, kind))
-        assert_array_equal(found[0], store.view.search(queries, 5)[0])
+            writing.remove(chunk["ids"][:300].tolist())
+        signs = score.normalised(binary.unpack(np.full((1, D // 8), 9, np.uint8)))
+        h, a = (score.normalised(half) if half.shape[1] else None for half in (signs[:, :r], signs[:, r:]))
+        found = store.ann_scan(store.view, "ivf", r, s).search(h, a, 5)
+        assert_array_equal(found, store.view.score_scan(r, s).search(h, a, 5))
+
+
+def crowded(n, r, s, seed=0):
+    """Codes of r + s bits: 40 learned codes, each of many rows, and instance bits around 60 codes."""
+    rng = np.random.default_rng(seed)
+    learned = rng.integers(0, 256, (40, r // 8), np.uint8)[rng.integers(40, size=n)]
+    instance = rng.integers(0, 256, (60, s // 8), np.uint8)[rng.integers(60, size=n)]
+    flips = np.packbits(rng.random((n, s)) < 0.1, axis=1)
+    return np.concatenate([learned, instance ^ flips], axis=1)
+
+
+@pytest.mark.parametrize(("r", "s"), [(64, 64), (64, 0), (0, 64), (16, 48), (1024, 1024)])
+@pytest.mark.parametrize("by", ["both", "kind", "instance"])
+def test_most_of_the_best_are_found_and_an_item_finds_itself(r, s, by, tmp_path):
+    n = 3000
+    codes = binary.pad(crowded(n, r, s))
+    with Store.create(tmp_path / "i", config={}, d=8 * codes.shape[1]) as store:
+        chunk = {**store_worker.chunk(1, kind="encoded"), "codes": codes, "ids": np.arange(n)}
+        store_worker.commit(store, **{**chunk, "keys": [None] * n, "tags": [[]] * n})
+        made = build_ann(store, "ivf", {"nlist": 50, "nprobe": 10}, r, s, 10.0)
+        assert made.recall > 0.8
+        if (by == "kind" and not r) or (by == "instance" and not s):
+            return
+        scan, exact = store.ann_scan(store.view, "ivf", r, s), store.view.score_scan(r, s)
+        h, a = ann.numbers(codes, r, s, 60)
+        for expand in (0, 3):
+            S, rows = scan.search(h, a, 10, by, expand)
+            assert (exact.search(h, a, 10, by, expand)[0][:, -1:] - 1e-6 <= S).mean() > 0.85
+            alone = [
+                scan.search(
+                    h if h is None else h[i : i + 1], a if a is None else a[i : i + 1], 10, by, expand
+                )
+                for i in range(5)
+            ]
+            assert_array_equal(np.concatenate([it[0] for it in alone]), S[:5])
+            assert_array_equal(np.concatenate([it[1] for it in alone]), rows[:5])
+        if s and by != "kind":
+            signs = score.normalised(binary.unpack(codes[:40, r // 8 : (r + s) // 8]))
+            kind = h if h is None else np.repeat(h[:1], 40, axis=0)
+            S, rows = scan.search(kind, signs, 10, by)
+            best, _ = exact.search(kind, signs, 10, by)
+            all_S, all_rows = exact.search(kind, signs, n, by)
+            for i in range(40):
+                own = all_S[i][all_rows[i] == i][0]
+                assert i in rows[i] or own <= best[i, -1]
+
+
+def test_the_same_codes_give_the_same_file(tmp_path):
+    digests = []
+    for name in ("a", "b"):
+        with Store.create(tmp_path / name, config={}, d=D) as store:
+            store_worker.commit(store, **store_worker.chunk(1, n=400, kind="encoded"))
+            digests += [build_ann(store, "ivf", {}, 16, 16, 10.0).sha256 for _ in range(2)]
+    assert len(set(digests)) == 1
 
 
 @pytest.fixture(scope="module")
-def derived_once(tmp_path_factory):
-    path = tmp_path_factory.mktemp("derived") / "i.woh"
-    with WOHIndex.create(path, **{**LEARNED, "bits": 32, "keep_models": 9}) as index:
+def built_once(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ann") / "i.woh"
+    with WOHIndex.create(path, **{**SMALL, "bits": 32, "instance_bits": 16, "keep_models": 9}) as index:
         index.update(*tagged(0, n=300))
         index.build_ann("ivf", nlist=17, nprobe=17)
-        index.build_ann("hnsw", ef_search=512)
-        index.build_ann("multihash", nhash=8, nflip=4)
         index.add(tagged(1)[0])
         index.remove(np.arange(0, 340, 3))
     return path
 
 
 @pytest.fixture
-def with_ann(derived_once, tmp_path):
-    """An index of 300 items with all kinds beside it, 40 newer items, and some of both removed."""
-    shutil.copytree(derived_once, tmp_path / "i.woh")
+def with_ann(built_once, tmp_path):
+    """An index of 300 items with an approximate one beside it, 40 newer items, and some of both removed."""
+    shutil.copytree(built_once, tmp_path / "i.woh")
     with WOHIndex.open(tmp_path / "i.woh") as index:
         yield index
 
 
-@pytest.mark.parametrize("kind", faiss_indexes.SUBLINEAR)
-def test_search_through_each_kind(with_ann, kind):
+@pytest.mark.parametrize("by", ["both", "kind", "instance"])
+def test_lists_that_are_all_looked_into_answer_as_the_exact_search(with_ann, by):
     xq = tagged(7, n=30)[0]
-    for by in ("hamming", "both", "kind"):
-        D_, I = with_ann.search(xq, 10, by=by, expand=0)
-        through, found = with_ann.search(xq, 10, by=by, ann=kind)
-        if by == "hamming":
-            assert faiss_indexes.recall(through, D_) > (0.99 if kind == "hnsw" else 0.9999)
-        assert (found % 3 != 0).all()
-        assert through.dtype == D_.dtype
-    assert (found == I).mean() > 0.9
+    for expand in (0, 3):
+        for k in (1, 10, 300):
+            expected = with_ann.search(xq, k, by=by, expand=expand)
+            found = with_ann.search(xq, k, by=by, expand=expand, ann="ivf")
+            assert_array_equal(found[0], expected[0])
+            assert_array_equal(found[1], expected[1])
 
 
-def test_what_derive_says_is_kept_and_shown(with_ann):
-    made = with_ann.build_ann("multihash", nhash=4, b=8, nflip=1)
-    assert (made.name, made.rows, made.round, made.radius) == ("ann-multihash-4.faiss", 340, 3, 7)
+def test_what_build_ann_says_is_kept_and_shown(with_ann):
+    made = with_ann.build_ann("ivf", nlist=9)
+    assert (made.name, made.rows, made.round) == ("ann-ivf-2.npz", 340, 3)
+    assert made.parameters == {"nlist": 9, "nprobe": 9}
     assert 0 < made.recall <= 1
     with WOHIndex.open(with_ann.path) as again:
-        known = {it["kind"]: it for it in again.info()["ann"]}
-    assert known["multihash"]["parameters"] == {"nhash": 4, "b": 8, "nflip": 1}
-    assert known["multihash"]["recall"] == made.recall
-    assert [known[kind]["behind"] for kind in ("ivf", "hnsw", "multihash")] == [40, 40, 0]
-    assert sorted(path.name for path in with_ann.path.glob("ann-*")) == [
-        "ann-hnsw-2.faiss", "ann-ivf-1.faiss", "ann-multihash-4.faiss",
-    ]  # fmt: skip
+        (known,) = again.info()["ann"]
+    assert (known["parameters"], known["recall"]) == (made.parameters, made.recall)
+    assert known["behind"] == 0
+    assert [path.name for path in with_ann.path.glob("ann-*")] == ["ann-ivf-2.npz"]
     assert WOHIndex.verify(with_ann.path) == []
 
 
-def test_the_recall_that_is_kept_is_what_a_naive_look_measures(with_ann):
+def test_the_recall_that_is_kept_is_that_of_the_default_search(with_ann):
     made = with_ann.build_ann("ivf", nlist=30, nprobe=1)
     view = with_ann._store.view
-    alive = np.flatnonzero(view.ids % 3)
-    live = list(zip(view.ids[alive].tolist(), view.mapped.codes[alive], strict=True))
-    queries = faiss_indexes.probes(view.mapped.codes[alive], 32, 256)
-    distance = np.unpackbits(queries[:, None] ^ view.mapped.codes[alive][None, :], axis=2).sum(axis=2)
-    differ = distance.min(axis=1)
-    assert set(differ) <= {0, 1, 2}  # a sixteenth of 32 bits was flipped
-    D_, _ = view.search(queries, 10, searcher=with_ann._store.ann_searcher(view, "ivf"))
-    tenth = [naive(live, query, 10)[0][-1] for query in queries]
-    assert made.recall == pytest.approx(np.mean(np.array(tenth)[:, None] >= D_))
+    h, a = ann.numbers(view.everything.codes, 32, 16, 256)
+    assert len(h) == 226
+    true = scores(view.everything.codes, h, a)
+    once = view.ids[np.flatnonzero(view.ids % 3)]
+    first = np.argsort(-true, axis=1)[:, :3]
+    h2 = score.expanded(h, view.everything.codes[first][:, :, :4])
+    tenth = np.sort(scores(view.everything.codes, h2, a), axis=1)[:, -10]
+    S, rows = with_ann._store.ann_scan(view, "ivf", 32, 16).search(h, a, 10, expand=3)
+    assert set(view.ids[rows].ravel().tolist()) <= set(once.tolist())
+    assert made.recall == pytest.approx((tenth[:, None] - 1e-6 <= S).mean(), abs=0.01)
     assert made.recall < 1
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"nlist": 41}, "nlist is 41, expected at most 40, the number of rows"),
+        ({"nlist": 4, "nprobe": 5}, "nprobe is 5, expected at most 4, nlist"),
+        ({"nlist": 0}, "nlist is 0, expected at least 1"),
+        ({"M": 3}, "ivf takes no 'M'; expected nlist, nprobe"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(index, given, told):
+    with pytest.raises(InputError, match=told):
+        index.build_ann("ivf", **given)
+    assert not list(index.path.glob("ann-*"))
+
+
+def test_halves_that_are_too_wide_are_refused():
+    told = "ivf takes at most 1024 learned and 1024 instance bits, the codes have 1032 and 64"
+    with pytest.raises(InputError, match=told):
+        ivf.complete({}, 100, 1032, 64)
 
 
 def test_what_cannot_be_asked_is_said_in_one_line(with_ann, index):
     xq = tagged(7, n=2)[0]
     with pytest.raises(StoreError, match="has no approximate index ivf; 'woh-index build-ann ivf' makes one"):
         index.search(xq, 3, ann="ivf")
-    with pytest.raises(InputError, match="ann is 'flat', expected one of ivf, hnsw, multihash, or None"):
-        with_ann.search(xq, 3, ann="flat")
+    with pytest.raises(InputError, match="ann is 'hnsw', expected ivf, or None"):
+        with_ann.search(xq, 3, ann="hnsw")
     for among in ({"allow": [1]}, {"deny": [1]}):
         with pytest.raises(InputError, match="ann goes without allow and deny"):
             with_ann.search(xq, 3, ann="ivf", **among)
+    with pytest.raises(InputError, match="ann answers by score, not by 'hamming', which scans all codes"):
+        with_ann.search(xq, 3, ann="ivf", by="hamming")
     for work in (index.build_ann, index.drop_ann):
-        with pytest.raises(InputError, match="kind is 'flat', expected one of ivf, hnsw, multihash"):
+        with pytest.raises(InputError, match="kind is 'flat', expected ivf"):
             work("flat")
     with pytest.raises(StoreError, match="has no approximate index ivf"):
         index.drop_ann("ivf")
@@ -206,21 +287,21 @@ def test_compact_rollback_and_drop_take_it_away(with_ann, work):
         with pytest.raises(StoreError, match="'woh-index build-ann ivf' makes one"):
             with_ann.search(xq, 5, ann="ivf")
         assert_array_equal(before.search(xq, 5, ann="ivf"), expected)  # its state, its file in memory
-        with pytest.raises(StoreError, match=r"ann-multihash-3\.faiss is missing; open the index again"):
-            before.search(xq, 5, ann="multihash")
+        before._store._anns.clear()
+        with pytest.raises(StoreError, match=r"ann-ivf-1\.npz is missing; open the index again"):
+            before.search(xq, 5, ann="ivf")
         before.search(xq, 5)
         before.refresh()
         with pytest.raises(StoreError, match="'woh-index build-ann ivf' makes one"):
             before.search(xq, 5, ann="ivf")
     made = with_ann.build_ann("ivf")
-    assert made.name == "ann-ivf-4.faiss"
+    assert made.name == "ann-ivf-2.npz"
     assert WOHIndex.verify(with_ann.path) == []
 
 
-@pytest.mark.parametrize("kind", faiss_indexes.SUBLINEAR)
 @pytest.mark.parametrize("damage", ["bit", "cut", "gone", "folder", "another"])
-def test_a_damaged_one_is_told_and_the_rest_goes_on(with_ann, kind, damage):
-    path = next(with_ann.path.glob(f"ann-{kind}-*"))
+def test_a_damaged_one_is_told_and_the_rest_goes_on(with_ann, damage):
+    path = next(with_ann.path.glob("ann-ivf-*"))
     data = path.read_bytes()
     path.unlink()
     if damage == "bit":
@@ -230,11 +311,11 @@ def test_a_damaged_one_is_told_and_the_rest_goes_on(with_ann, kind, damage):
     elif damage == "folder":
         path.mkdir()
     elif damage == "another":
-        shutil.copy(next(it for it in with_ann.path.glob("ann-*")), path)
+        shutil.copy(next(with_ann.path.glob("model-*")), path)
     xq = tagged(7, n=2)[0]
     with WOHIndex.open(with_ann.path) as reader:
         with pytest.raises(StoreError) as caught:
-            reader.search(xq, 5, ann=kind)
+            reader.search(xq, 5, ann="ivf")
         assert path.name in str(caught.value)
         assert "\n" not in str(caught.value)
         assert_array_equal(reader.search(xq, 5), with_ann.search(xq, 5))
@@ -242,49 +323,67 @@ def test_a_damaged_one_is_told_and_the_rest_goes_on(with_ann, kind, damage):
         assert len(faults) == 1
         assert path.name in faults[0]
     if damage != "folder":
-        with_ann.build_ann(kind)
+        with_ann.build_ann("ivf")
         assert WOHIndex.verify(with_ann.path) == []
-        with_ann.search(xq, 5, ann=kind)
+        with_ann.search(xq, 5, ann="ivf")
 
 
-def test_one_that_lacks_codes_is_found_by_verify(index, monkeypatch):
-    honest = faiss_indexes.built
-    monkeypatch.setattr(
-        faiss_indexes, "built", lambda kind, C, p, ids=None: honest(kind, C ^ np.uint8(2), p, ids)
-    )
-    for kind in faiss_indexes.SUBLINEAR:
-        index.build_ann(kind)
-    faults = WOHIndex.verify(index.path)
-    assert len(faults) == 3
-    for kind, fault in zip(("hnsw", "ivf", "multihash"), sorted(faults), strict=True):
-        assert f"ann-{kind}-" in fault
-        assert (
-            f"lacks codes of the index, or has others; 'woh-index build-ann {kind}' makes it again" in fault
-        )
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"order": np.zeros(40, np.int32)}, "does not hold each of 40 codes of 32 bits once"),
+        ({"order": np.arange(-1, 39, dtype=np.int32)}, "does not hold each of 40 codes of 32 bits once"),
+        ({"order": np.arange(39, dtype=np.int32)}, "does not hold each of 40 codes of 32 bits once"),
+        ({"order": np.arange(40.0)}, "does not hold each of 40 codes of 32 bits once"),
+        ({"sizes": np.array([41, -1])}, "does not hold each of 40 codes of 32 bits once"),
+        ({"sizes": np.array([40])}, "does not hold each of 40 codes of 32 bits once"),
+        ({"centroids": np.zeros((2, 64), np.float32)}, "does not hold each of 40 codes of 32 bits once"),
+        ({"centroids": np.float32(1)}, "does not hold each of 40 codes of 32 bits once"),
+        ({"centroids": np.zeros((2, 24), np.float32)}, "is of other learned and instance bits than 32 and 0"),
+        ({"centroids": None}, "cannot be read"),
+    ],
+)
+def test_one_that_was_written_wrong_is_refused_and_found_by_verify(tmp_path, monkeypatch, change, told):
+    """The SHA-256 is right."""
+
+    def wrong(file, clusters):
+        learned = {name: getattr(clusters[0], name) for name in ivf.Clusters.__slots__} | change
+        arrays = {f"learned_{name}": array for name, array in learned.items() if array is not None}
+        npz.write_npz(file, arrays)
+
+    monkeypatch.setattr(ivf, "write", wrong)
+    with WOHIndex.create(tmp_path / "i", **{**LEARNED, "bits": 32}) as index:
+        index.update(*tagged(0))
+        index.build_ann("ivf", nlist=2)
+        with pytest.raises(StoreError, match=f"{told}.*; 'woh-index build-ann ivf' makes it again") as caught:
+            index.search(tagged(7, n=2)[0], 3, ann="ivf")
+        assert "\n" not in str(caught.value)
+        faults = WOHIndex.verify(index.path)
+        assert all(told in fault for fault in faults)
+        assert len(faults) == (0 if "is of other" in told else 1)
 
 
 def test_what_happens_while_it_is_built(index, monkeypatch):
     """Writers need not wait: what they append is scanned; rows that they renumber are not believed."""
-    honest = faiss_indexes.built
+    honest = ivf.halves
 
     def meanwhile(work):
-        def built(*arguments):
-            monkeypatch.setattr(faiss_indexes, "built", honest)
+        def halves(*arguments):
+            monkeypatch.setattr(ivf, "halves", honest)
             with WOHIndex.open(index.path) as writer:
                 work(writer)
             return honest(*arguments)
 
-        monkeypatch.setattr(faiss_indexes, "built", built)
+        monkeypatch.setattr(ivf, "halves", halves)
 
     meanwhile(lambda writer: writer.add(tagged(3)[0]))
     assert index.build_ann("ivf", nlist=3, nprobe=3).rows == 40
     assert index.ntotal == 80
-    for by in ("hamming", "both"):
-        through = index.search(tagged(3)[0], 80, ann="ivf", by=by)
-        assert_array_equal(through, index.search(tagged(3)[0], 80, by=by, expand=0))
+    through = index.search(tagged(3)[0], 80, ann="ivf")
+    assert_array_equal(through, index.search(tagged(3)[0], 80))
     meanwhile(lambda writer: (writer.remove([3]), writer.compact()))
-    with pytest.raises(StoreError, match="were rewritten while hnsw was built"):
-        index.build_ann("hnsw")
+    with pytest.raises(StoreError, match="were rewritten while ivf was built"):
+        index.build_ann("ivf")
     assert not list(index.path.glob("ann-*"))
 
 
@@ -328,7 +427,7 @@ def test_readers_go_on_while_a_writer_appends_removes_and_derives(tmp_path):
                     begun.wait()
                     while not done.is_set():
                         reader.refresh()
-                        expected = reader.search(xq, 9, expand=0)[0]
+                        expected = reader.search(xq, 9)[0]
                         assert_array_equal(reader.search(xq, 9, ann="ivf")[0], expected)
                         answered.append(reader.ntotal)
             except BaseException as error:
@@ -355,7 +454,8 @@ def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
     index.build_ann("ivf", nlist=2, nprobe=2)
     with WOHIndex.open(index.path) as reader:
         store, old = reader._store, reader._store.view
-        query = old.mapped.codes[:5]
+        bits = reader.config.bits, reader.instance_bits
+        h, a = reader.hasher.halves(xq)
         index.add(tagged(1)[0])
         reader.refresh()
         reader.search(xq, 3, ann="ivf")  # reads the first
@@ -363,14 +463,14 @@ def test_of_two_states_in_one_process_each_gets_its_own_or_an_older_one(index):
         index.build_ann("ivf", nlist=2, nprobe=2)
         reader.refresh()
         store._anns.clear()
-        store.view.search(query, 60, searcher=store.ann_searcher(store.view, "ivf"))  # reads the second
+        store.ann_scan(store.view, "ivf", *bits)  # reads the second
         for seen in (old, middle):  # whose file is gone
             if seen is old:
                 with pytest.raises(StoreError, match="is missing; open the index again"):
-                    store.ann_searcher(seen, "ivf")
+                    store.ann_scan(seen, "ivf", *bits)
             else:
-                found = seen.search(query, 60, searcher=store.ann_searcher(seen, "ivf"))
-                assert_array_equal(found, seen.search(query, 60))
+                found = store.ann_scan(seen, "ivf", *bits).search(h, a, 60)
+                assert_array_equal(found, seen.score_scan(*bits).search(h, a, 60))
 
 
 def test_a_full_disk_leaves_what_was_there(index, monkeypatch):
@@ -380,22 +480,21 @@ def test_a_full_disk_leaves_what_was_there(index, monkeypatch):
 
     index.build_ann("ivf", nlist=2, nprobe=2)
     with monkeypatch.context() as patch:
-        patch.setattr(faiss_indexes, "write", full)
+        patch.setattr(ivf, "write", full)
         with pytest.raises(StoreError, match="No space left"):
             index.build_ann("ivf")
-    assert [path.name for path in index.path.glob("ann-*")] == ["ann-ivf-1.faiss"]
+    assert [path.name for path in index.path.glob("ann-*")] == ["ann-ivf-1.npz"]
     assert WOHIndex.verify(index.path) == []
     index.search(tagged(7, n=2)[0], 3, ann="ivf")
 
 
 @pytest.mark.disk
-@pytest.mark.parametrize("name", ["again", "another", "drop", "compact"])
+@pytest.mark.parametrize("name", ["again", "drop", "compact"])
 def test_death_at_any_step_leaves_the_old_ones_or_the_new(name, tmp_path):
     old, new = {
-        "again": (["ann-ivf-1.faiss"], ["ann-ivf-2.faiss"]),
-        "another": (["ann-ivf-1.faiss"], ["ann-ivf-1.faiss", "ann-multihash-2.faiss"]),
-        "drop": (["ann-ivf-1.faiss"], []),
-        "compact": (["ann-ivf-1.faiss"], []),
+        "again": (["ann-ivf-1.npz"], ["ann-ivf-2.npz"]),
+        "drop": (["ann-ivf-1.npz"], []),
+        "compact": (["ann-ivf-1.npz"], []),
     }[name]
     answers = ask("deriving", name, tmp_path)
     steps = [step for step, *_ in answers]
@@ -414,16 +513,15 @@ def test_death_at_any_step_leaves_the_old_ones_or_the_new(name, tmp_path):
 def test_a_forked_child_searches_through_it(tmp_path):
     with Store.create(tmp_path / "i.woh", config={}, d=D) as store:
         store_worker.commit(store, **store_worker.chunk(1, n=90))
-        build_ann(store, "ivf", {}, D, 10.0)
-        build_ann(store, "hnsw", {}, D, 10.0)
+        build_ann(store, "ivf", {}, D, 0, 10.0)
     assert ask("fork_by_ann", tmp_path / "i.woh") == ["true"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"name": "../ann-ivf-1.faiss"},
-        {"name": "ann-hnsw-1.faiss"},
+        {"name": "../ann-ivf-1.npz"},
+        {"name": "ann-hnsw-1.npz"},
         {"kind": "flat"},
         {"rows": -1},
         {"rows": 10**6},
@@ -453,29 +551,23 @@ def test_the_commands(tmp_path, monkeypatch):
     run("build", "c.npz", "--bits", 32, "--instance-bits", 0, "--anchors", 10)
     made = run("build-ann", "ivf", "--param", "nlist=9", "--param", "nprobe=9")
     assert made.stdout == "ivf (nlist 9, nprobe 9) of 200 codes; recall@10 1.000\n"
-    record = json.loads(run("build-ann", "multihash", "--param", "nhash=4", "--json").stdout)
-    assert (record["kind"], record["rows"], record["radius"]) == ("multihash", 200, 11)
-    assert "nothing missed up to 11 bits" in run("build-ann", "multihash", "--param", "nhash=4").stdout
+    record = json.loads(run("build-ann", "ivf", "--param", "nlist=9", "--json").stdout)
+    assert (record["kind"], record["rows"], record["recall"]) == ("ivf", 200, 1)
     plain, through = (
-        run("query", "q.npz", "-k", 9, "--by", "hamming", "--json", *more).stdout.splitlines()
-        for more in ((), ("--ann", "ivf"))
+        run("query", "q.npz", "-k", 9, "--json", *more).stdout for more in ((), ("--ann", "ivf"))
     )
-    assert [json.loads(line)["distance"] for line in through] == [
-        json.loads(line)["distance"] for line in plain
-    ]
-    assert len(through) == 27
+    assert through == plain
+    assert len(through.splitlines()) == 27
     text = run("info").stdout
     assert "nlist 9, nprobe 9; recall@10 1.000 after round 1" in text
-    assert "nothing missed up to 11 bits" in text
     save_chunk(Path("d.npz"), 1)
     run("add", "d.npz")
     assert "after round 1; 40 newer codes are scanned" in run("info").stdout
-    assert "build-ann hnsw" in run("query", "q.npz", "--ann", "hnsw", code=1).stderr
+    assert "ann is 'hnsw', expected ivf" in run("query", "q.npz", "--ann", "hnsw", code=1).stderr
     for more in (["--id", 3], ["q.npz", "--radius", 3], ["q.npz", "--tags", "sea"]):
         assert "--ann finds the K nearest" in run("query", *more, "--ann", "ivf", code=2).stderr
     assert "give a KIND, or --drop" in run("build-ann", code=2).stderr
     assert "--drop takes no --param" in run("build-ann", "ivf", "--drop", "--json", code=2).stderr
     assert run("build-ann", "ivf", "--drop").stderr == "dropped: ivf\n"
-    assert run("build-ann", "--drop").stderr == "dropped: multihash\n"
     assert run("build-ann", "--drop").stderr == "there was none\n"
     assert not list(Path("index.woh").glob("ann-*"))

@@ -84,7 +84,7 @@ def test_files_of_an_index_that_are_rewritten_keep_their_mode(index, umask, name
     index.compact() if work == "compact" else index.rollback(1)
     assert mode(index.path / name) == "0o660"
     index.update(*tagged(2))
-    index.build_ann("multihash")
+    index.build_ann("ivf")
     made = [path for path in index.path.iterdir() if path.name.startswith(("model-", "ann-"))]
     assert {mode(path) for path in made[-2:]} <= {"0o640", "0o644"}
 

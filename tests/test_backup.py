@@ -97,7 +97,7 @@ def test_places_where_no_copy_can_be(index, tmp_path):
         index.backup(tmp_path / "none" / "copy")
 
 
-@pytest.mark.parametrize("name", ["codes.faiss", "ids.i64", "model-2.npz", "ann-ivf-1.faiss"])
+@pytest.mark.parametrize("name", ["codes.faiss", "ids.i64", "model-2.npz", "ann-ivf-1.npz"])
 def test_of_an_index_that_lacks_a_file_nothing_is_left(index, tmp_path, name):
     (index.path / name).unlink()
     with pytest.raises(StoreError, match=f"{name} is missing; restore it"):

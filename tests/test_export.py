@@ -271,7 +271,7 @@ def test_damaged_codes_replace_no_file(tmp_path, name):
     with WOHIndex.create(tmp_path / "i", **LEARNED) as index:
         index.update(*tagged(0))
         index.export(out, "flat")
-        made = index.build_ann("multihash")
+        made = index.build_ann("ivf")
         index.add(tagged(1, n=2)[0])  # of the newest round opening tells
     good = out.read_bytes(), contents(tmp_path / "i", but=("catalog.db",))
     data = bytearray((tmp_path / "i" / name).read_bytes())
@@ -282,7 +282,7 @@ def test_damaged_codes_replace_no_file(tmp_path, name):
         with pytest.raises(StoreError, match=told):
             index.export(out, "idmap2", force=True)
         with pytest.raises(StoreError, match=told):
-            index.build_ann("multihash")
+            index.build_ann("ivf")
         assert index._store.snapshot.ann == (made,)
     assert (out.read_bytes(), contents(tmp_path / "i", but=("catalog.db",))) == (
         good[0],

@@ -29,7 +29,7 @@ COMMANDS = {
     "verify": [],
     "compact": [],
     "rollback": ["0"],
-    "build-ann": ["multihash"],
+    "build-ann": ["ivf"],
     "export": ["out.faiss"],
     "push": ["postgresql://nowhere.invalid/x?table=t"],
 }

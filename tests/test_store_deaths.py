@@ -71,7 +71,7 @@ def test_death_at_any_step_of_a_round_with_other_codes_beside_a_reader(tmp_path)
         assert answer["state"] == ("new" if done else "old"), answer
         assert answer["reader"] == [True, done, True], answer
         assert answer["after"], answer
-        assert ("ann-ivf-1.faiss" in answer["files"]) != done, answer
+        assert ("ann-ivf-1.npz" in answer["files"]) != done, answer
         assert not any(name.endswith(".1") for name in answer["files"]), answer
 
 

@@ -23,7 +23,7 @@ MEMBERS = [
     ("codes.faiss", "codes.faiss.1"),
     ("ids.i64", "ids.i64.1", "anchors.npy"),
     ("model-1.npz", "model-2.npz", "model-4.npz", "model-4.npz.tmp"),
-    ("ann-ivf-1.faiss", "ann-ivf-2.faiss", "ann-ivf-2.faiss.tmp"),
+    ("ann-ivf-1.npz", "ann-ivf-2.npz", "ann-ivf-2.npz.tmp"),
 ]
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "verify": "verify",
     "compact": "compact",
     "rollback": "rollback 0",
-    "build-ann": "build-ann multihash",
+    "build-ann": "build-ann ivf",
     "export": "export out.faiss",
     "evaluate": "evaluate --help",
     "benchmark": "benchmark --help",

@@ -20,6 +20,8 @@ from typing import Any
 import faiss
 import numpy as np
 
+from woh_faiss import codes as binary
+from woh_faiss import score
 from woh_faiss.errors import LockedError, StoreError
 from woh_faiss.store import NewRound, Store, files
 from woh_faiss.store.ann import build_ann, drop_ann
@@ -234,10 +236,9 @@ def deriving(name: str, folder: str) -> None:
     base = Path(folder) / "base.woh"
     build(base, 3)
     with Store.open(base) as store:
-        build_ann(store, "ivf", {"nlist": 2, "nprobe": 2}, D, 10.0)
+        build_ann(store, "ivf", {"nlist": 2, "nprobe": 2}, D, 0, 10.0)
     acts: dict[str, Callable[[Store], Any]] = {
-        "again": lambda store: build_ann(store, "ivf", {"nlist": 3, "nprobe": 3}, D, 10.0),
-        "another": lambda store: build_ann(store, "multihash", {"nhash": 8, "nflip": 4}, D, 10.0),
+        "again": lambda store: build_ann(store, "ivf", {"nlist": 3, "nprobe": 3}, D, 0, 10.0),
         "drop": lambda store: drop_ann(store, "ivf", 10.0),
         "compact": lambda store: store.compact(),
     }
@@ -287,7 +288,7 @@ def build_early(path: Path) -> None:
         commit(store, **{**chunk(3, n=3, kind="encoded"), "remove": [1000, 2003]})
         ids = np.array([1003, 9000])
         commit(store, **{**chunk(4, n=2, kind="encoded"), **early(4, 2), "ids": ids, "remove": [1003]})
-        build_ann(store, "ivf", {"nlist": 2, "nprobe": 2}, D, 10.0)
+        build_ann(store, "ivf", {"nlist": 2, "nprobe": 2}, D, 0, 10.0)
 
 
 def recoding(folder: str) -> None:
@@ -356,14 +357,19 @@ def recoding(folder: str) -> None:
 
 def by_ann(path: Path) -> list[list[Any]]:
     """Name of each approximate index, and whether it (which looks everywhere) answers as the scan does."""
-    queries = np.array([[value] * (D // 8) for value in range(4)], np.uint8)
+    h = numbers(np.array([[value] * (D // 8) for value in range(4)], np.uint8))
     with Store.open(path) as store:
-        D_, I = store.view.search(queries, 30)
+        expected = store.view.score_scan(D, 0).search(h, None, 30)
         found = []
         for made in store.snapshot.ann:
-            got = store.view.search(queries, 30, searcher=store.ann_searcher(store.view, made.kind))
-            found.append([made.name, all(map(np.array_equal, got, (D_, I)))])
+            got = store.ann_scan(store.view, made.kind, D, 0).search(h, None, 30)
+            found.append([made.name, all(map(np.array_equal, got, expected))])
         return found
+
+
+def numbers(codes: Any) -> Any:
+    """Queries by score: each bit of codes as -1 or 1."""
+    return score.normalised(binary.unpack(codes))
 
 
 # ---- other processes -------------------------------------------------------------------------------
@@ -404,20 +410,21 @@ def fork_after_search(path: str) -> None:
 
 
 def fork_by_ann(path: str) -> None:
-    """As `fork_after_search`, by an approximate index that the parent has read, and one that it has not."""
+    """As `fork_after_search`, by an approximate index that the parent has read, then reads again."""
     with Store.open(path) as store:
         faiss.omp_set_num_threads(2)
-        queries = np.zeros((5000, store.d // 8), np.uint8)
-        view = store.view
-        expected = view.search(queries, 3, searcher=store.ann_searcher(view, "ivf"))[1].tolist()
+        h = numbers(np.zeros((5000, store.d // 8), np.uint8))
+
+        def found() -> Any:
+            return store.ann_scan(store.view, "ivf", D, 0).search(h, None, 3)[1].tolist()
+
+        expected = found()
 
         def child() -> bool:
             signal.alarm(600)
-            again = view.search(queries, 3, searcher=store.ann_searcher(view, "ivf"))[1].tolist() == expected
-            return again and view.search(queries, 3, searcher=store.ann_searcher(view, "hnsw"))[1].shape == (
-                5000,
-                3,
-            )
+            again = found() == expected
+            store._anns.clear()
+            return again and found() == expected
 
         answer(forked(child)[1])
 

@@ -28,7 +28,6 @@ from woh_faiss.store import (
     AnnIndex,
     Item,
     Round,
-    Searcher,
     Store,
     View,
     publish,
@@ -37,7 +36,7 @@ from woh_faiss.store import (
 from . import index_state
 from .code_files import read_codes, valid_codes
 from .model_reader import ModelReader
-from .neighbours import By, Ids, Neighbour, scored_short_list, without_own
+from .neighbours import By, Ids, Neighbour, without_own
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
@@ -452,10 +451,10 @@ class WOHIndex:
             call reads the ids of the index once; a selector is evaluated for each, about a second a million.
         params : faiss.SearchParameters, optional
             Its selector, in place of `allow`.
-        ann : "ivf", "hnsw" or "multihash", optional
+        ann : "ivf", optional
             Look at a part of the codes only, in the index of this kind that `build_ann` made: faster among
-            millions of items, but some of the nearest may be missed, and fewer than k be found. Not with
-            allow or deny. Items that came since are always found.
+            millions of items, but some of the best may be missed. Not with allow or deny, nor by "hamming".
+            Items that came since are never missed.
 
         Returns
         -------
@@ -470,7 +469,8 @@ class WOHIndex:
         InputError
             The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
             unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
-            deny are no integers, params ask for more than a selector, or `ann` is unknown or beside them.
+            deny are no integers, params ask for more than a selector, or `ann` is unknown or goes with
+            neither.
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
@@ -478,17 +478,19 @@ class WOHIndex:
         expand = validate.whole_number(expand, "expand", 0)
         if ann is not None and (allow is not None or deny is not None):
             raise InputError("ann goes without allow and deny, which need the scan of all codes; drop one")
+        if ann is not None and by == "hamming":
+            raise InputError("ann answers by score, not by 'hamming', which scans all codes; drop one")
         view = self._follow()
         if view.model is None:  # no items either: nothing can be encoded before the first round
             return _no_answers(len(validate.features(xq)), k, by)
         hasher = self._model.hasher(view)
-        way: Searcher | None = None if ann is None else self._store.ann_searcher(view, ann)
         if by == "hamming":
-            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, way, 8 * self.code_size)
-        h, a = hasher.halves(xq)
-        if way is not None:
-            return scored_short_list(view, way, hasher.encode(xq), h, a, k, by)
-        return self._scored(view, h, a, k, by, expand, allow, deny)
+            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, 8 * self.code_size)
+        if ann is None:
+            return self._scored(view, *hasher.halves(xq), k, by, expand, allow, deny)
+        scan = self._store.ann_scan(view, ann, self.config.bits, self.instance_bits)
+        S, rows = scan.search(*hasher.halves(xq), k, by, expand)
+        return S, view.ids_at(rows)
 
     def range_search(
         self,
@@ -891,22 +893,24 @@ class WOHIndex:
 
         Parameters
         ----------
-        kind : "ivf", "hnsw" or "multihash"
-            See `WOHIndex`.
+        kind : "ivf"
+            Inverted lists of packed codes, `nlist` (√n) by learned bits and as many by instance bits, of
+            which a search scans the nearest `nprobe` (nlist / 32, at least 16).
         timeout : float
             Seconds to wait for a writer.
         **parameters : int
 
         Returns
         -------
-        Derived
-            Its parameters, and its recall: the share of the 10 nearest found, of 256 stored codes with a
-            sixteenth of their bits flipped; where distances are equal either counts.
+        AnnIndex
+            Its parameters, and its recall: the share of the 10 best answers of the default search that it
+            finds, for 256 made-up queries around stored codes; where scores are equal either counts.
 
         Raises
         ------
         InputError
-            As `to_faiss`.
+            A kind or parameter is unknown or out of range, there are no items, or codes of more than 1,024
+            learned or instance bits.
         LockedError
             Another writer holds the index.
         StoreError
@@ -914,7 +918,7 @@ class WOHIndex:
         """
         from woh_faiss.store.ann import build_ann
 
-        return build_ann(self._store, kind, parameters, 8 * self.code_size, timeout)
+        return build_ann(self._store, kind, parameters, self.config.bits, self.instance_bits, timeout)
 
     def drop_ann(self, kind: str | None = None, *, timeout: float = 10.0) -> list[str]:
         """Remove the approximate index of a kind, or all of them; returns the kinds that went.

@@ -11,12 +11,11 @@ from .model import Model
 from .records import AnnIndex, Item, NewRound, Round, Snapshot
 from .scan import NO_DISTANCE, NO_ID
 from .store import Store
-from .view import Searcher, View
+from .view import View
 
 __all__ = [
     "Store",
     "View",
-    "Searcher",
     "Snapshot",
     "Round",
     "NewRound",

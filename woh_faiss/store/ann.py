@@ -1,9 +1,9 @@
-"""Approximate indexes: faster searches that may miss neighbours, made from the codes and kept beside them.
+"""Approximate indexes: faster searches that may miss some of the best, made from the codes, kept beside them.
 
 They are never the truth. An ANN file is immutable and has a name of its own; the COMMIT that names it in the
 catalogue makes it the index's, and takes away the one before. It holds the first rows of one generation,
-removed ones too, under their row numbers. What was appended since is scanned; what was removed is dropped
-from its answers (`ann_search.py`).
+removed ones too, by their row numbers. What was appended since is scanned; what was removed is dropped from
+its answers (`ann_search.py`).
 """
 
 from __future__ import annotations
@@ -12,56 +12,79 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from woh_faiss import codes as binary
+from woh_faiss import score
 from woh_faiss.errors import StoreError
 
-from . import faiss_indexes, files, schema
-from .ann_search import AnnSearcher, check_kind
+from . import files, ivf, schema
+from .ann_search import ann_scan, check_kind
 from .records import AnnIndex
+from .view import View
 
 if TYPE_CHECKING:
     from .store import Store
     from .write_transaction import WriteTransaction
 
-#: Queries that recall is measured with, and neighbours of each.
+#: Queries that recall is measured with, and answers of each.
 _QUERIES, _K = 256, 10
+_SEED = 0
 
 
-def build_ann(store: Store, kind: str, given: Mapping[str, Any], bits: int, timeout: float) -> AnnIndex:
+def build_ann(store: Store, kind: str, given: Mapping[str, Any], r: int, s: int, timeout: float) -> AnnIndex:
     """Make an approximate index of the newest state, measure it, and put it in place of the one before.
 
-    It is built without the writer lock, which is then taken for as long as the file takes to write.
+    It is built without the writer lock, which is then taken for as long as the file takes to write. Recall is
+    measured with stored codes, some of whose bits are uncertain or flipped, in place of features.
     """
     check_kind(kind)
     store.refresh()
     view = store.view
     seen, codes = view.snapshot, view.mapped.codes
-    parameters = faiss_indexes.complete(kind, given, seen.ntotal and seen.rows, bits)
+    parameters = ivf.complete(given, seen.ntotal and seen.rows, r, s)
     view.check_rows()
-    index = faiss_indexes.built(kind, codes, parameters)
-    made = AnnIndex(
-        kind, "", "", seen.round, seen.rows, parameters, 0.0, faiss_indexes.radius(kind, parameters)
-    )
-    made = replace(made, recall=_recall(AnnSearcher(view, made, index), bits))
+    clusters = ivf.halves(codes, r, s, parameters["nlist"])
+    made = AnnIndex(kind, "", "", seen.round, seen.rows, parameters, 0.0)
+    lists = ivf.Ivf.of(clusters, codes, parameters["nprobe"])
+    made = replace(made, recall=_recall(view, made, lists))
     with store.writing(timeout) as writing:
         if writing.snapshot.generation != seen.generation:
             raise StoreError(
                 f"the codes of {store.path} were rewritten while {kind} was built; build it again"
             )
-        return _put(writing, made, index)
+        return _put(writing, made, clusters)
 
 
-def _recall(searcher: AnnSearcher, bits: int) -> float:
-    scan = searcher.view.everything
-    queries = faiss_indexes.probes(scan.codes, bits, _QUERIES)
-    k = min(_K, scan.ntotal)
-    return faiss_indexes.recall(searcher.nearest(queries, k)[0], scan.nearest(queries, k)[0])
+def _recall(view: View, made: AnnIndex, lists: ivf.Ivf) -> float:
+    """Share of answers that score no less than the last true one: which of equals is no matter."""
+    h, a = numbers(view.everything.codes, lists.r, lists.s, _QUERIES)
+    k = min(_K, view.snapshot.ntotal)
+    found, truth = (
+        scan.search(h, a, k, expand=score.EXPAND)[0]
+        for scan in (ann_scan(view, made, lists), view.score_scan(lists.r, lists.s))
+    )
+    return float((found >= truth[:, -1:]).mean())
 
 
-def _put(writing: WriteTransaction, made: AnnIndex, index: Any) -> AnnIndex:
+def numbers(
+    codes: NDArray[np.uint8], r: int, s: int, n: int
+) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    """Made-up queries around up to `n` of the codes: their h and a, `score.normalised`."""
+    rng = np.random.default_rng(_SEED)
+    drawn = codes[np.sort(rng.choice(len(codes), min(n, len(codes)), replace=False))]
+    H = binary.unpack(drawn[:, : (r + s) // 8]) * rng.exponential(size=(len(drawn), r + s))
+    H += rng.normal(scale=0.75, size=H.shape)
+    h, a = (score.normalised(half) if half.shape[1] else None for half in (H[:, :r], H[:, r:]))
+    return h, a
+
+
+def _put(writing: WriteTransaction, made: AnnIndex, clusters: ivf.Halves) -> AnnIndex:
     with writing.committing() as (_, state):
         state.ann_builds += 1
         name = schema.ann_name(made.kind, state.ann_builds)
-        sha256 = writing.write_file(name, lambda file: faiss_indexes.write(file, index))
+        sha256 = writing.write_file(name, lambda file: ivf.write(file, clusters))
         files.sync_folder(writing.folder)
         made = replace(made, name=name, sha256=sha256)
         state.ann = [*(it for it in state.ann if it.kind != made.kind), made]

@@ -1,4 +1,4 @@
-"""Searches of a state through an approximate index of its codes, and the rows that came since beside it."""
+"""Searches by score of a state through an approximate index, and the rows that came since beside it."""
 
 from __future__ import annotations
 
@@ -9,110 +9,109 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
-from numpy.typing import NDArray
 
+from woh_faiss import codes as binary
 from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
-from . import codefile, faiss_indexes, files, fork_safety
+from . import codefile, files, fork_safety, ivf
+from .ivf import Ivf
+from .packed_codes import PackedCopies, Single
 from .records import AnnIndex
-from .scan import NO_DISTANCE, NO_ID, Distances, Rows, Scan
+from .scan import Rows, Scan
+from .score_scan import ScoreScan, _distinct, _Half, _Packed
 from .view import View
 
-#: Neighbours asked for beyond k and its share of rows left out; how many times more where that was too few.
-_SPARE, _MORE = 16, 4
+#: What an approximate index may be.
+KINDS = ("ivf",)
+#: Candidates that lists give, of k.
+_TIMES, _SPARE = 3, 162
 
 
 @dataclass(frozen=True)
-class AnnSearcher:
-    """A search of one state through an approximate index, as `Scan` searches all of it.
+class AnnScan(ScoreScan):
+    """A `ScoreScan` whose candidates come from lists, without a proof that none is missing.
+
+    All rows are scored for a query whose lists have fewer than k that may answer.
 
     Attributes
     ----------
-    view : View
     ann : AnnIndex
-    index : faiss.IndexBinary
+    lists : Ivf
         Of the first `ann.rows` rows.
+    newer : PackedCopies
+        Of the rows that came since, which are searched exactly.
     """
 
-    view: View
     ann: AnnIndex
-    index: Any
+    lists: Ivf
+    newer: PackedCopies
 
-    def nearest(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
-        """Distances and rows, as `Scan.nearest`: exact among the rows that are newer."""
-        D, rows = self._of_ann(codes, min(k, self.ann.rows))
-        if self._tail.ntotal:
-            D_tail, tail = self._tail.nearest(codes, min(k, self._tail.ntotal))
-            D = np.concatenate([D, D_tail], axis=1)
-            rows = np.concatenate([rows, np.where(tail == NO_ID, NO_ID, tail + self.ann.rows)], axis=1)
-        return _best(D, rows, k)
+    def _packed(self, kind: _Half | None, same: _Half | None, n: int) -> _Packed | None:
+        return None
 
-    def _of_ann(self, codes: NDArray[np.uint8], k: int) -> tuple[Distances, Rows]:
-        """Of the rows it holds: more neighbours than k, and removed ones dropped."""
-        alive = self.view.everything.allowed
-        n, out = self.ann.rows, self._out
-        if alive is None:
-            return faiss_indexes.nearest(self.index, codes, k)
-        more = min(n, k + (_SPARE + 2 * k * out // max(1, n - out) if out else 0))
-        D, rows = np.full((len(codes), k), NO_DISTANCE, np.int32), np.full((len(codes), k), NO_ID, np.int64)
-        short = np.arange(len(codes))
-        while len(short):
-            D_all, found = faiss_indexes.nearest(self.index, codes[short], more)
-            exhausted = found[:, -1] == NO_ID
-            gone = ~alive[found]  # NO_ID looks at the last row, which is no matter
-            D_all[gone], found[gone] = NO_DISTANCE, NO_ID
-            D[short], rows[short] = _best(D_all, found, k)
-            short = short[(rows[short, -1] == NO_ID) & ~exhausted]
-            if more == n:
-                break
-            more = min(n, _MORE * more)
-        return D, rows
-
-    @cached_property
-    def _out(self) -> int:
-        """How many of the rows it holds may not answer."""
-        alive = self.view.everything.allowed
-        return 0 if alive is None else int(np.count_nonzero(~alive[: self.ann.rows]))
+    def _best(
+        self,
+        packed: _Packed | None,
+        kind: _Half | None,
+        same: _Half | None,
+        n: int,
+        k: int,
+        listed: Any,
+        later: int = 0,
+    ) -> tuple[Single, Rows, Any]:
+        K = (_TIMES * max(k, later) + _SPARE) * self.scan.rows // self.scan.ntotal
+        candidates = []
+        if kind is not None:
+            candidates.append(self.lists.by_kind(kind.H, None if same is None else same.H, K))
+        if same is not None:
+            if listed is None:
+                listed = self.lists.by_instance(same.H, K)
+            candidates.append(listed)
+        if self._newer.scan.ntotal:
+            _, rows = self._newer.search(kind and kind.H, same and same.H, min(k, self._newer.scan.ntotal))
+            candidates.append(rows + self.ann.rows)
+        rows = np.concatenate(candidates, axis=1)
+        S, rows = _distinct(self._scores(kind, same, rows), rows, k)
+        short = np.flatnonzero(S[:, -1] == -np.inf)
+        if len(short):
+            few = kind and kind.of(short), same and same.of(short)
+            S[short], rows[short], _ = super()._best(None, *few, len(short), k, None)
+        return S, rows, listed
 
     @cached_property
-    def _tail(self) -> Scan:
-        """The scan of the rows that are newer."""
-        start, scan = self.ann.rows, self.view.everything
-        codes = scan.mapped.codes[start:]
-        flat: Any = faiss.IndexBinaryFlat(8 * codes.shape[1])
-        if len(codes):
-            flat.add(codes)
-        return Scan(
-            codefile.MappedCodes(flat, flat, codes, None),
-            None if scan.allowed is None else scan.allowed[start:],
+    def _newer(self) -> ScoreScan:
+        """The exact search of the rows that are newer."""
+        allowed, codes = self.scan.allowed, self.newer.codes
+        mapped = codefile.MappedCodes(None, None, codes, None)
+        return ScoreScan(
+            self.newer, Scan(mapped, None if allowed is None else allowed[self.ann.rows :]), self.r, self.s
         )
 
 
-def _best(D: Distances, rows: Rows, k: int) -> tuple[Distances, Rows]:
-    """The k first by distance, then by row, padded where there are fewer."""
-    if (lack := k - D.shape[1]) > 0:
-        D = np.pad(D, ((0, 0), (0, lack)), constant_values=NO_DISTANCE)
-        rows = np.pad(rows, ((0, 0), (0, lack)), constant_values=NO_ID)
-    order = np.lexsort((rows, D), axis=1)[:, :k]
-    return np.take_along_axis(D, order, axis=1), np.take_along_axis(rows, order, axis=1)
+def ann_scan(view: View, ann: AnnIndex, lists: Ivf, newer: PackedCopies | None = None) -> AnnScan:
+    """A search of `view`; `newer` has the packed copies of an earlier state of the same rows."""
+    codes = view.mapped.codes[ann.rows :]
+    newer = PackedCopies(codes) if newer is None else newer.extended(codes)
+    return AnnScan(view.packed, view.everything, lists.r, lists.s, ann, lists, newer)
 
 
 class AnnCache:
     """The approximate indexes that an opened `Store` has read, by kind; threads share them."""
 
     def __init__(self) -> None:
-        self._held: dict[str, AnnSearcher] = {}
+        self._held: dict[str, tuple[View, AnnScan]] = {}
         self._reading = threading.RLock()
 
     def clear(self) -> None:
         """Close them."""
         self._held = {}
 
-    def searcher(self, view: View, kind: str) -> AnnSearcher:
-        """A search of `view` through its approximate index of a kind, read when first asked for.
+    def scan(self, view: View, kind: str, r: int, s: int) -> AnnScan:
+        """A search of `view`, whose codes have r learned and s instance bits, through an index of a kind.
+
+        The index is read when first asked for.
 
         Raises
         ------
@@ -123,36 +122,48 @@ class AnnCache:
         """
         check_kind(kind, "ann", ", or None")
         held = self._held.get(kind)
-        if held is None or held.view is not view:
+        if held is None or held[0] is not view:
             ann = next((it for it in view.snapshot.ann if it.kind == kind), None)
             if ann is None:
                 raise StoreError(
                     f"{view.folder} has no approximate index {kind}; 'woh-index build-ann {kind}' makes one"
                 )
             with fork_safety.gate, self._reading:  # a fork waits, else the child might wait for this forever
-                held = _taken(view, ann, self._held.get(kind))
+                held = view, _taken(view, ann, r, s, self._held.get(kind))
                 self._held = {**self._held, kind: held}
-        return held
+        return held[1]
 
 
-def _taken(view: View, ann: AnnIndex, held: AnnSearcher | None) -> AnnSearcher:
+def _taken(view: View, ann: AnnIndex, r: int, s: int, held: tuple[View, AnnScan] | None) -> AnnScan:
     """A search of `view` with what is held, if that is the index wanted, or else read."""
-    if held is not None and held.ann.name == ann.name:
-        return AnnSearcher(view, ann, held.index)
+    if held is not None and held[1].ann.name == ann.name:
+        return _later(view, *held)
     try:
-        return AnnSearcher(view, ann, load(view.folder, ann, 8 * view.mapped.codes.shape[1]))
+        clusters = load(view.folder, ann, 8 * view.mapped.codes.shape[1])
     except StoreError as error:
         # A writer has built another meanwhile; one that is older lacks rows, which are scanned.
         if not isinstance(error.__cause__, FileNotFoundError) or held is None:
             raise
-        other = held.view.snapshot.generation != view.snapshot.generation
-        if other or held.ann.rows > view.snapshot.rows:
+        other = held[0].snapshot.generation != view.snapshot.generation
+        if other or held[1].ann.rows > view.snapshot.rows:
             raise
-        return AnnSearcher(view, held.ann, held.index)
+        return _later(view, *held)
+    if ivf.widths(clusters) != (r, s):
+        raise StoreError(
+            f"{view.folder / ann.name} is of other learned and instance bits than {r} and {s}; 'woh-index "
+            f"build-ann {ann.kind}' makes it again"
+        )
+    return ann_scan(view, ann, Ivf.of(clusters, view.mapped.codes[: ann.rows], ann.parameters["nprobe"]))
 
 
-def load(folder: Path, ann: AnnIndex, d: int) -> Any:
-    """The Faiss index in a ANN file; StoreError unless it is what was written, to the byte."""
+def _later(view: View, before: View, held: AnnScan) -> AnnScan:
+    """What is held, for another state of the same rows."""
+    newer = held.newer if before.snapshot.rows <= view.snapshot.rows else None
+    return ann_scan(view, held.ann, held.lists, newer)
+
+
+def load(folder: Path, ann: AnnIndex, d: int) -> ivf.Halves:
+    """The clusters in the file of an approximate index; StoreError unless it is what was written."""
     path, again = folder / ann.name, f"'woh-index build-ann {ann.kind}' makes it again"
     try:
         with files.failures(folder, "open"), files.open_regular(path) as file:
@@ -160,23 +171,20 @@ def load(folder: Path, ann: AnnIndex, d: int) -> Any:
                 raise StoreError(f"{path} is not what was written (another SHA-256); {again}")
             file.seek(0)
             try:
-                index = faiss_indexes.read(file)
-            except RuntimeError as error:
-                reason = str(error).splitlines()[0]
-                raise StoreError(
-                    f"{path} is not an index that Faiss {faiss.__version__} reads ({reason}); {again}"
-                ) from error
+                clusters = ivf.read(file, "it")
+            except InputError as error:
+                raise StoreError(f"{path} cannot be read ({error}); {again}") from error
     except StoreError as error:
         if isinstance(missing := error.__cause__, FileNotFoundError):
             raise StoreError(f"{path} is missing; open the index again, or {again}") from missing
         raise
-    if (index.ntotal, index.d) != (ann.rows, d):
-        raise StoreError(f"{path} holds {index.ntotal} codes of {index.d} bits, expected others; {again}")
-    return index
+    valid = ivf.valid(clusters, ann.rows, ann.parameters)
+    if not valid or binary.stored_bits(sum(ivf.widths(clusters))) != d:
+        raise StoreError(f"{path} does not hold each of {ann.rows} codes of {d} bits once; {again}")
+    return clusters
 
 
 def check_kind(kind: str, name: str = "kind", also: str = "") -> None:
     """InputError unless an approximate index may be of this kind; `name` is what the parameter is called."""
-    if not isinstance(kind, str) or kind not in faiss_indexes.SUBLINEAR:
-        expected = ", ".join(faiss_indexes.SUBLINEAR)
-        raise InputError(f"{name} is {validate.short(kind)}, expected one of {expected}{also}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InputError(f"{name} is {validate.short(kind)}, expected {', '.join(KINDS)}{also}")

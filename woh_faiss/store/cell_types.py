@@ -35,7 +35,7 @@ ROUND: Kinds = {
 LEFT: Kinds = {"line": str, "round": COUNT, "time": float, "kept": COUNT}
 ANN_FILE: Kinds = {
     **{"kind": str, "name": str, "sha256": str, "round": COUNT, "rows": COUNT},
-    **{"parameters": dict, "recall": float, "radius": int | None},
+    **{"parameters": dict, "recall": float},
 }
 
 
@@ -129,7 +129,7 @@ def listed(where: str, value: Any) -> list[Any]:
 
 
 def ann_index(where: str, value: Any) -> dict[str, Any]:
-    """What is known of an approximate index: the fields of `records.Derived`; its name is no path."""
+    """What is known of an approximate index: the fields of `records.AnnIndex`; its name is no path."""
     if not isinstance(value, dict) or set(value) != set(ANN_FILE):
         raise sqlite3.DatabaseError(f"{where} holds {short(value)}, which is not an approximate index")
     typed(where, tuple(value[name] for name in ANN_FILE), ANN_FILE)

@@ -1,9 +1,9 @@
-"""Faiss's binary indexes of packed codes: parameters, construction, files, contents."""
+"""Faiss's binary indexes of packed codes: parameters, construction, files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import IO, Any
 
 import faiss
@@ -183,21 +183,6 @@ def write(file: IO[bytes], index: Any) -> None:
 def read(file: IO[bytes]) -> Any:
     """The index in an open file; RuntimeError where Faiss does not accept it."""
     return faiss.read_index_binary(_swig.PyCallbackIOReader(file.read))
-
-
-def stored(index: Any) -> Iterator[tuple[Rows, NDArray[np.uint8]]]:
-    """Positions and codes that an index of `SUBLINEAR` holds, without ids of its own: all, in parts."""
-    if isinstance(index, _swig.IndexBinaryIVF):
-        lists = index.invlists
-        for number in range(index.nlist):
-            if size := lists.list_size(number):
-                rows = faiss.rev_swig_ptr(lists.get_ids(number), size)
-                codes = faiss.rev_swig_ptr(lists.get_codes(number), size * index.code_size)
-                yield rows, codes.reshape(size, index.code_size)
-    else:
-        flat = _swig.downcast_IndexBinary(index.storage)
-        codes = faiss.vector_to_array(flat.xb).reshape(flat.ntotal, -1)
-        yield np.arange(flat.ntotal, dtype=np.int64), codes
 
 
 def probes(codes: NDArray[np.uint8], bits: int, n: int) -> NDArray[np.uint8]:

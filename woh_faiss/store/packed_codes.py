@@ -163,7 +163,7 @@ class PackedCodes:
 
 
 @lru_cache(maxsize=4)
-def _quantiser(bits: int) -> Any:
+def sign_quantiser(bits: int) -> Any:
     """An empty IndexPQ whose centroids are sign patterns."""
     pq = _swig.IndexPQ(bits, bits // 4, 4, _swig.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(np.tile(_PATTERNS, (bits // 4, 1, 1)).ravel(), pq.pq.centroids)
@@ -173,7 +173,7 @@ def _quantiser(bits: int) -> Any:
 
 def _packed(codes: Bytes) -> Any:
     bits = 8 * codes.shape[1]
-    pq: Any = faiss.clone_index(_quantiser(bits))
+    pq: Any = faiss.clone_index(sign_quantiser(bits))
     faiss.copy_array_to_vector(np.ascontiguousarray(codes).ravel(), pq.codes)
     pq.ntotal = len(codes)
     index: Any = _swig.IndexPQFastScan(pq, _BLOCK)

@@ -25,7 +25,7 @@ class AnnIndex:
     Attributes
     ----------
     kind : str
-        "ivf", "hnsw" or "multihash".
+        "ivf".
     name : str
         Of its file.
     sha256 : str
@@ -35,9 +35,7 @@ class AnnIndex:
     parameters : dict of int
         What it was made with, by name.
     recall : float
-        Share of the 10 nearest that it found when it was made, of stored codes with flipped bits.
-    radius : int or None
-        Bits up to which it misses nothing, where its kind promises any.
+        Share of the 10 best answers by score that it found when it was made: see `ann.build_ann`.
     """
 
     kind: str
@@ -47,7 +45,6 @@ class AnnIndex:
     rows: int
     parameters: dict[str, int] = field(hash=False)
     recall: float
-    radius: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,12 @@ def model_round(name: str) -> int:
 
 
 #: Of approximate indexes of the codes.
-ANN_FILE = r"ann-(ivf|hnsw|multihash)-[0-9]{1,19}\.faiss"
+ANN_FILE = r"ann-(ivf)-[0-9]{1,19}\.npz"
 
 
 def ann_name(kind: str, number: int) -> str:
     """File name of the approximate index that was the `number`-th to be made: no name is used again."""
-    return f"ann-{kind}-{number}.faiss"
+    return f"ann-{kind}-{number}.npz"
 
 
 def pending(name: str, generation: int) -> str:

@@ -324,21 +324,7 @@ class ScoreScan:
             candidates.append(rows)
         rows = candidates[0] if len(candidates) == 1 else np.concatenate(candidates, axis=1)
         S = self._scores(kind, same, rows)
-        n, m = rows.shape
-        order = np.lexsort((rows, -S), axis=1)[:, : 2 * k]
-        order += np.arange(0, n * m, m)[:, None]
-        S, rows = S.ravel()[order], rows.ravel()[order]
-        if len(candidates) == 2:
-            twice = np.zeros(rows.shape, np.bool_)
-            np.equal(rows[:, 1:], rows[:, :-1], out=twice[:, 1:])
-            if twice.any():
-                S[twice] = -np.inf
-                order = np.argsort(twice, axis=1, kind="stable")
-                S, rows = np.take_along_axis(S, order, axis=1), np.take_along_axis(rows, order, axis=1)
-        if S.shape[1] < k:
-            lack = ((0, 0), (0, k - S.shape[1]))
-            S, rows = np.pad(S, lack, constant_values=-np.inf), np.pad(rows, lack, constant_values=NO_ID)
-        S, rows = S[:, :k], rows[:, :k]
+        S, rows = _distinct(S, rows, k)
         return S, rows, S[:, -1] > beyond + _ROUNDING
 
     def _scores(self, kind: _Half | None, same: _Half | None, rows: Rows) -> Single:
@@ -415,6 +401,24 @@ class ScoreScan:
 
 #: Stands for a half that is not used.
 _NOTHING = PackedCodes(0, 0)
+
+
+def _distinct(S: Single, rows: Rows, k: int) -> tuple[Single, Rows]:
+    """The k best of rows (n, m) with scores S, each of which may be there twice: -inf and NO_ID for none."""
+    n, m = rows.shape
+    order = np.lexsort((rows, -S), axis=1)[:, : 2 * k]
+    order += np.arange(0, n * m, m)[:, None]
+    S, rows = S.ravel()[order], rows.ravel()[order]
+    twice = np.zeros(rows.shape, np.bool_)
+    np.equal(rows[:, 1:], rows[:, :-1], out=twice[:, 1:])
+    if twice.any():
+        S[twice] = -np.inf
+        order = np.argsort(twice, axis=1, kind="stable")
+        S, rows = np.take_along_axis(S, order, axis=1), np.take_along_axis(rows, order, axis=1)
+    if S.shape[1] < k:
+        lack = ((0, 0), (0, k - S.shape[1]))
+        S, rows = np.pad(S, lack, constant_values=-np.inf), np.pad(rows, lack, constant_values=NO_ID)
+    return S[:, :k], rows[:, :k]
 
 
 def _first(S: Single, rows: Rows, k: int) -> NDArray[np.intp]:

@@ -19,7 +19,7 @@ from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, database, files, fork_safety, schema
-from .ann_search import AnnCache, AnnSearcher
+from .ann_search import AnnCache, AnnScan
 from .model import Model
 from .records import Round, Snapshot, TagRow
 from .view import View, open_view
@@ -180,9 +180,9 @@ class Store:
                         self._refreshing.release()
         return self.view
 
-    def ann_searcher(self, view: View, kind: str) -> AnnSearcher:
-        """See `ann_search.AnnCache.searcher`."""
-        return self._anns.searcher(view, kind)
+    def ann_scan(self, view: View, kind: str, r: int, s: int) -> AnnScan:
+        """See `ann_search.AnnCache.scan`."""
+        return self._anns.scan(view, kind, r, s)
 
     def rounds(self) -> list[Round]:
         """Every round up to the snapshot's, oldest first."""

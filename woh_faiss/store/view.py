@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,13 +27,6 @@ _ATTEMPTS = 5
 
 #: Bytes of codes and ids up to which those of the newest round are read when an index is opened: 1 ms.
 _CHECKED = 1 << 20
-
-
-class Searcher(Protocol):
-    """What finds the nearest rows, as `Scan.nearest`."""
-
-    def nearest(self, codes: Any, k: Any) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Distances and rows of the k nearest, (n, k) each."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +223,6 @@ class View:
         k: Any,
         allow: Any = None,
         deny: Any = None,
-        searcher: Searcher | None = None,
         bits: int | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Hamming distances and ids of the k nearest codes, both (n, k).
@@ -246,8 +238,6 @@ class View:
             At least 1; may exceed ntotal.
         allow, deny : array_like of ids, or faiss.IDSelector, optional
             Only items in `allow`, and none in `deny`, are looked at: see `scan.members`.
-        searcher : Searcher, optional
-            Something else than a scan among those that may answer.
         bits : int, optional
             Of the codes, without the padding; None for all of d. What is packed of them is smaller.
 
@@ -256,13 +246,10 @@ class View:
         InputError
             Another shape or dtype, k below 1, or ids that are no integers.
         """
-        distances, rows = (searcher or self._searcher(allow, deny, bits)).nearest(codes, k)
-        return distances, self.ids_at(rows)
-
-    def _searcher(self, allow: Any, deny: Any, bits: int | None) -> Searcher:
-        """A scan, of the packed copy where there is one."""
         n_bytes = self.mapped.codes.shape[1] if bits is None else bits // 8
-        return packed_codes.Hamming(self.packed, self.among(allow, deny), n_bytes)
+        scan = packed_codes.Hamming(self.packed, self.among(allow, deny), n_bytes)
+        distances, rows = scan.nearest(codes, k)
+        return distances, self.ids_at(rows)
 
     def score_scan(self, r: int, s: int, allow: Any = None, deny: Any = None) -> ScoreScan:
         """A search by score, of codes with r learned bits and then s instance bits, among the items named."""
