@@ -77,7 +77,7 @@ class WOHIndex:
     It tells of one committed state, whatever a writer does meanwhile, until `refresh`. Pickled and copied it
     is its place and that state, which the copy opens again.
 
-    Kinds of Faiss index that are made of it, and their parameters, with n items of r bits:
+    Kinds of Faiss index that `to_faiss` and `export` make of it, with n items of r bits:
 
     ============  ===========================================================  ====================
     kind          Faiss                                                        parameters (default)
@@ -469,8 +469,8 @@ class WOHIndex:
         InputError
             The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
             unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
-            deny are no integers, params ask for more than a selector, or `ann` is unknown or goes with
-            neither.
+            deny are no integers, params ask for more than a selector, or `ann` is unknown, or beside allow,
+            deny or by "hamming".
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
