@@ -145,14 +145,11 @@ def test_most_of_the_best_are_found_and_an_item_finds_itself(r, s, by, tmp_path)
         for expand in (0, 3):
             S, rows = scan.search(h, a, 10, by, expand)
             assert (exact.search(h, a, 10, by, expand)[0][:, -1:] - 1e-6 <= S).mean() > 0.85
-            alone = [
-                scan.search(
-                    h if h is None else h[i : i + 1], a if a is None else a[i : i + 1], 10, by, expand
-                )
-                for i in range(5)
-            ]
-            assert_array_equal(np.concatenate([it[0] for it in alone]), S[:5])
-            assert_array_equal(np.concatenate([it[1] for it in alone]), rows[:5])
+            for i in range(5):
+                one = [half if half is None else half[i : i + 1] for half in (h, a)]
+                alone = scan.search(*one, 10, by, expand)
+                assert_array_equal(alone[0][0], S[i])
+                assert_array_equal(alone[1][0], rows[i])
         if s and by != "kind":
             signs = score.normalised(binary.unpack(codes[:40, r // 8 : (r + s) // 8]))
             kind = h if h is None else np.repeat(h[:1], 40, axis=0)
