@@ -102,8 +102,9 @@ def test_any_appends_removals_and_builds_against_a_naive_ranking(data):
         assert Store.verify(store.path) == []
 
 
+@pytest.mark.parametrize("left", [300, 20])
 @pytest.mark.parametrize(("r", "s"), HALVES)
-def test_where_all_that_is_near_was_removed_all_rows_are_scored(r, s, tmp_path):
+def test_where_all_that_is_near_was_removed_all_rows_are_scored(r, s, left, tmp_path):
     rng = np.random.default_rng(0)
     with Store.create(tmp_path / "i", config={}, d=D) as store:
         chunk = store_worker.chunk(1, n=600, kind="encoded")
@@ -112,7 +113,7 @@ def test_where_all_that_is_near_was_removed_all_rows_are_scored(r, s, tmp_path):
         store_worker.commit(store, **chunk)
         build_ann(store, "ivf", {"nlist": 30, "nprobe": 1}, r, s, 10.0)
         with store.writing() as writing:
-            writing.remove(chunk["ids"][:300].tolist())
+            writing.remove(chunk["ids"][:-left].tolist())
         signs = score.normalised(binary.unpack(np.full((1, D // 8), 9, np.uint8)))
         h, a = (score.normalised(half) if half.shape[1] else None for half in (signs[:, :r], signs[:, r:]))
         found = store.ann_scan(store.view, "ivf", r, s).search(h, a, 5)

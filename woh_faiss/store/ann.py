@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Queries that recall is measured with, and answers of each.
 _QUERIES, _K = 256, 10
+#: Their noise, beside codes of mean size 1: on three real sets their recall is that of held-out features ± .02.
+_NOISE = 0.7
 _SEED = 0
 
 
@@ -75,7 +77,7 @@ def numbers(
     rng = np.random.default_rng(_SEED)
     drawn = codes[np.sort(rng.choice(len(codes), min(n, len(codes)), replace=False))]
     H = binary.unpack(drawn[:, : (r + s) // 8]) * rng.exponential(size=(len(drawn), r + s))
-    H += rng.normal(scale=0.75, size=H.shape)
+    H += rng.normal(scale=_NOISE, size=H.shape)
     h, a = (score.normalised(half) if half.shape[1] else None for half in (H[:, :r], H[:, r:]))
     return h, a
 

@@ -20,7 +20,7 @@ from .ivf import Ivf
 from .packed_codes import PackedCopies, Single
 from .records import AnnIndex
 from .scan import Rows, Scan
-from .score_scan import ScoreScan, _distinct, _Half, _Packed
+from .score_scan import _FEW, ScoreScan, _distinct, _Half, _Packed
 from .view import View
 
 #: What an approximate index may be.
@@ -33,7 +33,7 @@ _TIMES, _SPARE = 3, 162
 class AnnScan(ScoreScan):
     """A `ScoreScan` whose candidates come from lists, without a proof that none is missing.
 
-    All rows are scored for a query whose lists have fewer than k that may answer.
+    All rows are scored for a query whose lists have fewer than k that may answer, and where few rows may.
 
     Attributes
     ----------
@@ -61,7 +61,9 @@ class AnnScan(ScoreScan):
         listed: Any,
         later: int = 0,
     ) -> tuple[Single, Rows, Any]:
-        K = (_TIMES * max(k, later) + _SPARE) * self.scan.rows // self.scan.ntotal
+        if self.scan.ntotal <= _FEW * self.scan.rows:
+            return super()._best(None, kind, same, n, k, None)
+        K = min(self.ann.rows, (_TIMES * max(k, later) + _SPARE) * self.scan.rows // self.scan.ntotal)
         candidates = []
         if kind is not None:
             candidates.append(self.lists.by_kind(kind.H, None if same is None else same.H, K))
