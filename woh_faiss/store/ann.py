@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Queries that recall is measured with, and answers of each.
 _QUERIES, _K = 256, 10
-#: Their noise, beside codes of mean size 1: on three real sets their recall is that of held-out features ± .02.
+#: Their noise, beside codes of mean size 1: on three sets they are found as held-out features are, ± .02.
 _NOISE = 0.7
 _SEED = 0
 
