@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,6 @@ from woh_faiss.learner.hasher import Hasher
 from woh_faiss.learner.instance import INSTANCE_BITS
 from woh_faiss.learner.kernel import unit_rows
 from woh_faiss.store import (
-    NO_DISTANCE,
     NO_ID,
     AnnIndex,
     Item,
@@ -36,7 +35,15 @@ from woh_faiss.store import (
 from . import index_state
 from .code_files import read_codes, valid_codes
 from .model_reader import ModelReader
-from .neighbours import By, Ids, Neighbour, without_own
+from .neighbours import (
+    By,
+    Ids,
+    Neighbour,
+    halves_of_codes,
+    no_answers,
+    valid_by,
+    without_own,
+)
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
@@ -474,7 +481,11 @@ class WOHIndex:
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
-        k, allow, by = validate.positive_int(k), validate.selector(params, allow), self._valid_by(by)
+        k, allow, by = (
+            validate.positive_int(k),
+            validate.selector(params, allow),
+            valid_by(by, self.config.bits, self.instance_bits),
+        )
         expand = validate.whole_number(expand, "expand", 0)
         if ann is not None and (allow is not None or deny is not None):
             raise InputError("ann goes without allow and deny, which need the scan of all codes; drop one")
@@ -482,7 +493,7 @@ class WOHIndex:
             raise InputError("ann answers by score, not by 'hamming', which scans all codes; drop one")
         view = self._follow()
         if view.model is None:  # no items either: nothing can be encoded before the first round
-            return _no_answers(len(validate.features(xq)), k, by)
+            return no_answers(len(validate.features(xq)), k, by)
         hasher = self._model.hasher(view)
         if by == "hamming":
             return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, 8 * self.code_size)
@@ -563,12 +574,16 @@ class WOHIndex:
         StoreError
             An id is not in the index.
         """
-        k, by, view = validate.positive_int(k), self._valid_by(by), self._follow()
+        k, by, view = (
+            validate.positive_int(k),
+            valid_by(by, self.config.bits, self.instance_bits),
+            self._follow(),
+        )
         ids = np.atleast_1d(np.asarray(ids))
         stored = view.codes(ids)  # which checks the ids
         if by == "hamming":
             return without_own(*view.search(stored, k + 1, allow, deny, bits=8 * self.code_size), ids)
-        h, a = self._halves(stored)
+        h, a = halves_of_codes(stored, self.config.bits, self.instance_bits)
         return without_own(*self._scored(view, h, a, k + 1, by, 0, allow, deny), ids)
 
     def range_search_ids(
@@ -703,7 +718,8 @@ class WOHIndex:
         if xq is not None:
             _, a = self._model.hasher(view).halves(xq)
         else:
-            _, a = self._halves(view.codes(np.atleast_1d(np.asarray(ids))))
+            stored = view.codes(np.atleast_1d(np.asarray(ids)))
+            _, a = halves_of_codes(stored, self.config.bits, self.instance_bits)
         there = found != NO_ID
         S = np.where(there, S, np.float32(0))
         if a is None or not self.config.bits:
@@ -1089,25 +1105,6 @@ class WOHIndex:
         bits = self.config.bits, self.instance_bits
         return view.score_search(*bits, h, a, k, by=by, expand=expand, allow=allow, deny=deny)
 
-    def _halves(
-        self, stored: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
-        """Stored codes (n, bytes) as queries, each bit -1 or 1: what `Hasher.halves` has of features."""
-        signs = codes.unpack(codes.unpad(stored, 8 * self.code_size))
-        r = self.config.bits
-        h, a = (score.normalised(half) if half.shape[1] else None for half in (signs[:, :r], signs[:, r:]))
-        return h, a
-
-    def _valid_by(self, by: str) -> By:
-        """InputError unless items can be ordered by this."""
-        if not isinstance(by, str) or by not in get_args(By):
-            raise InputError(f"by is {validate.short(by)}, expected one of {', '.join(get_args(By))}")
-        missing = {"kind": not self.config.bits, "instance": not self.instance_bits}
-        if missing.get(by):
-            raise InputError(f"by is {by!r}, but the index has no such bits; leave it out")
-        valid: By = by  # type: ignore[assignment]
-        return valid
-
     @property
     def _writer(self) -> IndexWriter:
         """The writing half, made when first needed: it imports scipy, which a reader never needs."""
@@ -1130,12 +1127,6 @@ def _valid_instance_bits(bits: Any) -> int:
     if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or not 0 <= bits <= 4096 or bits % 8:
         raise ConfigError(f"instance_bits is {short(bits)}, expected a multiple of 8 from 0 to 4096")
     return int(bits)
-
-
-def _no_answers(nq: int, k: int, by: By) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """What an empty index answers."""
-    D = np.full((nq, k), NO_DISTANCE, np.int32) if by == "hamming" else np.full((nq, k), -np.inf, np.float32)
-    return D, np.full((nq, k), NO_ID, np.int64)
 
 
 def _nameable(path: Path) -> None:

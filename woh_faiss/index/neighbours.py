@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from woh_faiss import codes, score
+from woh_faiss.errors import InputError, short
+from woh_faiss.store import NO_DISTANCE, NO_ID
 
 #: Ids as an array_like, or a faiss.IDSelector.
 Ids = Any
@@ -20,6 +24,31 @@ class Neighbour(NamedTuple):
     key: str | None
     distance: float
     tags: list[str]
+
+
+def valid_by(by: str, r: int, s: int) -> By:
+    """`by`; InputError unless codes of r learned and s instance bits can be ordered by it."""
+    if not isinstance(by, str) or by not in get_args(By):
+        raise InputError(f"by is {short(by)}, expected one of {', '.join(get_args(By))}")
+    if {"kind": not r, "instance": not s}.get(by):
+        raise InputError(f"by is {by!r}, but the index has no such bits; leave it out")
+    valid: By = by  # type: ignore[assignment]
+    return valid
+
+
+def halves_of_codes(
+    stored: NDArray[np.uint8], r: int, s: int
+) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    """Stored codes (n, bytes) as queries, each bit -1 or 1: what `Hasher.halves` has of features."""
+    signs = codes.unpack(codes.unpad(stored, r + s))
+    h, a = (score.normalised(half) if half.shape[1] else None for half in (signs[:, :r], signs[:, r:]))
+    return h, a
+
+
+def no_answers(nq: int, k: int, by: By) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Scores or distances, and ids, where there is no item: (nq, k) both."""
+    D = np.full((nq, k), NO_DISTANCE, np.int32) if by == "hamming" else np.full((nq, k), -np.inf, np.float32)
+    return D, np.full((nq, k), NO_ID, np.int64)
 
 
 def without_own(
