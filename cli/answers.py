@@ -95,8 +95,8 @@ class SearchOptions:
             return index.search_tags(lists, self.k, xq=xq, word_vectors=self.vectors, **among)
         if self.remote is not None:
             if asked.item is not None:
-                return self.remote.search_ids([asked.item.id], self.k)
-            return self.remote.search(np.asarray(xq), self.k)
+                return self.remote.search_ids([asked.item.id], self.k, by=self.by)
+            return self.remote.search(np.asarray(xq), self.k, by=self.by, expand=self.expand)
         if self.radius is None:
             if asked.item is not None:
                 return index.search_ids([asked.item.id], self.k, by=self.by, **among)
@@ -110,7 +110,7 @@ class SearchOptions:
 
     def terms(self, index: WOHIndex, asked: QueryBatch, rows: range, D: Any, I: Any) -> list[Any]:
         """(kind, instance) of each answer of each query, where the score has two terms; else nothing."""
-        if self.by != "both" or self.radius is not None or self.remote is not None:
+        if self.by != "both" or self.radius is not None:
             return [None] * len(rows)
         if asked.item is not None:
             kind, instance = index.explain_score(D, I, ids=[asked.item.id])
@@ -131,12 +131,21 @@ def answers(index: WOHIndex, asked: QueryBatch, how: SearchOptions, explain: boo
             yield from (Answer(asked[row], hits, {}) for row, hits in zip(rows, found, strict=True))
             continue
         predicted = _predicted(index, found)
+        if how.remote is not None:
+            I = _held(I, found)
         for row, hits, ids, terms in zip(rows, found, I, how.terms(index, asked, rows, D, I), strict=True):
             why = {hit.id: {"predicted": predicted.get(hit.id, [])} for hit in hits}
             for id_, (kind, instance) in zip(ids.tolist(), terms or [], strict=False):
                 if id_ in why:
                     why[id_] = {"kind": round(kind, 4), "instance": round(instance, 4), **why[id_]}
             yield Answer(asked[row], hits, why)
+
+
+def _held(I: Any, found: list[list[Neighbour]]) -> Any:
+    """Ids, -1 in the place of those that the index does not hold: a table may be at another round."""
+    import numpy as np
+
+    return np.where(np.isin(I, [neighbour.id for neighbours in found for neighbour in neighbours]), I, -1)
 
 
 def _predicted(index: WOHIndex, found: list[list[Neighbour]]) -> dict[int, list[tuple[str, float]]]:

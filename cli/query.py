@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     help="First answers of QUERIES that are asked with again; 0 asks once.",
 )
 @click.option(
-    "--database", metavar="URL", help="Search where `push` sent the codes to, by the bits that differ."
+    "--database", metavar="URL", help="Search where `push` sent the codes to; answers are the same."
 )
 @click.option(
     "--ann",
@@ -178,9 +178,7 @@ class QueryOptions:
             raise click.UsageError("give -k or --radius, not both")
         others = self.radius is not None or by_tags
         filtered = self.allow is not None or self.deny is not None
-        if self.database is not None and (
-            others or filtered or self.ann or self.by not in ("both", "hamming")
-        ):
+        if self.database is not None and (others or filtered or self.ann):
             raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
         if self.ann is not None and (others or self.queries is None):
             raise click.UsageError(
@@ -196,8 +194,7 @@ class QueryOptions:
     @property
     def measure(self) -> str:
         """What neighbours are ordered by."""
-        bits = self.by == "hamming" or self.radius is not None or self.database is not None
-        return "distance" if bits else "score"
+        return "distance" if self.by == "hamming" or self.radius is not None else "score"
 
     def opened_vectors(self) -> WordVectors | None:
         """The word vectors, where tags are asked with."""

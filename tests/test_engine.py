@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import SMALL, tagged
-from databases import XQ, check, expected, grown
-from numpy.testing import assert_array_equal
+from databases import XQ, check, expected, grown, same_answers
 from test_cli import run
 
 from woh_faiss import WOHIndex
@@ -20,6 +20,8 @@ from woh_faiss.integrations.open_engine import open_engine
 from woh_faiss.integrations.push import push
 from woh_faiss.integrations.remote import Remote
 from woh_faiss.store import NewRound
+
+BY = "both", "kind", "instance", "hamming"
 
 # ---- what is refused ------------------------------------------------------------------------------
 
@@ -49,7 +51,9 @@ def test_somebody_s_table(server, table, url, tmp_path):
 def test_codes_of_another_length(server, table, url, tmp_path):
     with grown(tmp_path / "i") as index, WOHIndex.create(tmp_path / "o", **{**SMALL, "bits": 24}) as other:
         push(other, url)
-        with pytest.raises(EngineError, match="holds codes of 88 bits, the index has 80; choose another"):
+        with pytest.raises(
+            EngineError, match=r"holds codes of 24 \+ 64 bits, the index has 16 \+ 64; choose another"
+        ):
             push(index, url)
         push(index, url, force=True)
         check(server, table, index)
@@ -114,10 +118,10 @@ def test_an_index_rewritten_meanwhile(server, table, url, tmp_path, monkeypatch)
 
 
 def test_a_newer_package_s_table():
-    state = PushState("0" * 32, 16, False, False)
+    state = PushState("0" * 32, 16, 64, False, False)
     assert PushState.parse(state.text(), "here") == state
     with pytest.raises(EngineError, match="here was pushed to by a newer woh-faiss: upgrade woh-faiss"):
-        PushState.parse(state.text().replace('"format": 1', '"format": 2'), "here")
+        PushState.parse(state.text().replace('"format": 2', '"format": 3'), "here")
     for text in (None, "", "items of the shop", state.text().replace("identity", "who"), state.text()[:-1]):
         assert PushState.parse(text, "here") is None
 
@@ -212,22 +216,47 @@ def test_the_command_line(server, table, url, tmp_path):
         ["--key", key, "-k", 300],
         [tmp_path / "q.npz"],
     ):
-        for shape in ([], ["--json"], ["--explain", "--json"]):
-            flat = run("query", *asked, *shape, *at, "--by", "hamming")
+        for shape in (
+            [],
+            ["--json"],
+            ["--explain", "--json"],
+            ["--by", "hamming"],
+            ["--by", "kind", "--json"],
+            ["--by", "instance", "--explain"],
+            ["--expand", 0],
+        ):
+            here = run("query", *asked, *shape, *at)
             there = run("query", *asked, *shape, *at, "--database", url)
-            assert there.stdout == flat.stdout
+            assert there.stdout == here.stdout
             assert there.stdout
-    run("remove", 1, *at)
+    run("remove", *range(60, 100, 2), *at)  # the table still has them
+    assert run("query", tmp_path / "q.npz", "--explain", *at, "--database", url).stdout
     told = run("query", "--id", 20, *at, "--database", url).stderr
     assert f"note: {server.shown(table)} is at round 5, the index at 6; push again" in told
 
 
 @pytest.mark.parametrize(
-    "more", [["--radius", 3], ["--by", "kind"], ["--tags", "sea"], ["--allow", "-"], ["--deny", "-"]]
+    "more", [["--radius", 3], ["--ann", "ivf"], ["--tags", "sea"], ["--allow", "-"], ["--deny", "-"]]
 )
 def test_what_an_engine_does_not_answer(more):
     named = [] if "--tags" in more else ["queries.npz"]
     assert "--database finds the K nearest" in run("query", *named, *more, "--database", "x", code=2).stderr
+
+
+def test_a_table_of_the_former_layout(server, table, url, tmp_path):
+    with grown(tmp_path / "i") as index:
+        push(index, url)
+        with closing(open_engine(url)) as engine:
+            state = replace(engine.state(), format=1)
+            engine._comment(state) if hasattr(engine, "_comment") else engine._say(state)
+        with pytest.raises(EngineError, match=r"has the layout of an earlier woh-faiss; .*--force"):
+            push(index, url)
+        with pytest.raises(
+            EngineError, match="has the layout of an earlier woh-faiss; push again with --force"
+        ):
+            Remote(index, url)
+        push(index, url, force=True)
+        check(server, table, index)
 
 
 def test_tags_are_sent_if_asked_for(server, table, url, tmp_path):
@@ -259,11 +288,15 @@ def test_approximate_search(server, table, url, tmp_path):
         push(index, url, approximate=True)
         assert server.rows(table) == expected(index)
         with Remote(index, url) as remote:
-            D, I = remote.search(XQ, 10)
+            D, I = remote.search(XQ, 10, by="hamming")
             exact, _ = index.search(XQ, 10, by="hamming")
+            S, by_score = remote.search(XQ, 10, expand=0)
+            best, _ = index.search(XQ, 10, expand=0)
         assert (exact <= D).all()
         assert (exact == D).mean() > 0.5
-        assert len(np.unique(I[0])) == 10
+        assert (best >= S).all()
+        assert (best == S).mean() > 0.5
+        assert len(np.unique(I[0])) == len(np.unique(by_score[0])) == 10
         assert server.approximate_index(table)
         push(index, server.url(table + "_x"))
         with pytest.raises(EngineError, match="was made without --approximate"):
@@ -279,10 +312,8 @@ def test_an_index_without_items(server, table, url, tmp_path):
         check(server, table, index, k=60)  # more than there are
         with Remote(index, url) as remote:
             for ids in ([3, 17], 3, np.array([], np.int64)):
-                for found, wanted in zip(
-                    remote.search_ids(ids, 50), index.search_ids(ids, 50, by="hamming"), strict=True
-                ):
-                    assert_array_equal(found, wanted)
+                for by in BY:
+                    same_answers(remote.search_ids(ids, 50, by=by), index.search_ids(ids, 50, by=by))
             assert remote.search(XQ[:0], 5)[0].shape == (0, 5)
         index.rollback(0)
         done = push(index, url)
@@ -295,7 +326,8 @@ def test_an_index_without_items(server, table, url, tmp_path):
 
 def test_bit_0_is_the_first_character(postgresql, table, index):
     push(index, postgresql.url(table))
-    text = postgresql.run.execute(f"SELECT code::text FROM {table} WHERE id = 3").fetchone()[0]  # noqa: S608
+    both = f"SELECT (learned || instance)::text FROM {table} WHERE id = 3"  # noqa: S608
+    text = postgresql.run.execute(both).fetchone()[0]
     assert [2 * int(bit) - 1 for bit in text] == index.reconstruct(3, signs=True).tolist()
 
 
@@ -362,7 +394,7 @@ def test_tables_of_every_name(postgresql, tmp_path):
             assert push(index, base + name).sent == 118
             assert push(index, base + name).sent == 0
             with Remote(index, base + name) as remote:
-                assert (remote.search(XQ, 5)[1] == index.search(XQ, 5, by="hamming")[1]).all()
+                same_answers(remote.search(XQ, 5), index.search(XQ, 5))
         path = base.partition("?")[0] + "/by_path?" + base.partition("?")[2].replace("&table=", "")
         push(index, path)
         check(postgresql, "by_path", index)
@@ -382,7 +414,7 @@ def test_a_file_of_milvus_lite(milvus, index, tmp_path):
         text=True,
         check=True,
     )
-    assert there.stdout == run("query", "--id", 3, "--by", "hamming", "--json", *at).stdout
+    assert there.stdout == run("query", "--id", 3, "--json", *at).stdout
     missing = f"milvus+file://{tmp_path}/nowhere/codes.db/items"
     error = run("push", missing, *at, code=1).stderr
     assert "not exist" in error
@@ -406,8 +438,9 @@ def test_more_ties_than_milvus_tells(milvus, table, tmp_path, monkeypatch):
         for k in (1, 7, 25):
             check(milvus, table, index, k=k)
         with Remote(index, milvus.url(table)) as remote:
-            with pytest.raises(InputError, match="k is 10,001; of Milvus at most 10,000 neighbours"):
-                remote.search(XQ, 10_001)
+            for by in BY:
+                with pytest.raises(InputError, match="k is 10,001; of Milvus at most 10,000 neighbours"):
+                    remote.search(XQ, 10_001, by=by)
             with pytest.raises(InputError, match="k is 0"):
                 remote.search(XQ, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
@@ -13,12 +14,12 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import EngineError, InputError
 
-Ids = NDArray[np.int64]
+from .candidates import Asked, Bytes, Found, Ids
 
 #: What a table's state begins with, so that nobody's own comment is taken for one.
 _MARK = "woh-faiss push "
-#: Raised with every change of the tables that an older package could not push to.
-_FORMAT = 1
+#: Raised with every change of the tables that an older package could not push to, or search.
+FORMAT = 2
 #: The URLs there are, for messages.
 EXAMPLES = {
     "postgresql": "postgresql://user@host:5432/db?table=items",
@@ -48,8 +49,8 @@ class PushState:
     ----------
     identity : str
         Of the index that it belongs to: `store.Snapshot.identity`.
-    bits : int
-        Of a code.
+    learned, instance : int
+        Bits of each half of a code.
     tags : bool
         Whether there is a column of tags.
     approximate : bool
@@ -59,19 +60,23 @@ class PushState:
         not through, which has left out what is not there in the end.
     busy : str
         Names a push that has begun and not ended, where an engine has no transactions; else empty.
+    format : int
+        The layout of the table. Of an earlier one nothing else is known but the identity.
     """
 
     identity: str
-    bits: int
+    learned: int
+    instance: int
     tags: bool
     approximate: bool
     at: RoundStamp = RoundStamp()
     goal: RoundStamp = RoundStamp()
     busy: str = ""
+    format: int = FORMAT
 
     def text(self) -> str:
         """As text, to be held by the engine."""
-        return _MARK + json.dumps({"format": _FORMAT, **asdict(self)})
+        return _MARK + json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str | None, shown: str) -> PushState | None:
@@ -80,8 +85,10 @@ class PushState:
             return None
         try:
             found: dict[str, Any] = json.loads(text.removeprefix(_MARK))
-            if found["format"] > _FORMAT:
+            if found["format"] > FORMAT:
                 raise EngineError(f"{shown} was pushed to by a newer woh-faiss: upgrade woh-faiss")
+            if found["format"] < FORMAT:
+                return cls(found["identity"], 0, 0, False, False, format=found["format"])
             found |= {"at": RoundStamp(**found["at"]), "goal": RoundStamp(**found["goal"])}
             return cls(**{field.name: found[field.name] for field in fields(cls)})
         except (ValueError, TypeError, KeyError, RecursionError):
@@ -102,8 +109,9 @@ class CodeRows:
     ids, seq, rounds, stamps : (n,) arrays of int64
         `seq` ascends in the order in which the flat scan lists items at equal distances. `stamps` tell
         rounds apart that have the same number, one of which was rolled back.
-    codes : (n, bits // 8) array of uint8
-        Not padded; bit j is bit ``j % 8``, least significant first, of byte ``j // 8``.
+    learned, instance : (n, bits // 8) arrays of uint8
+        The halves of the codes, one of which may have no bits; bit j is bit ``j % 8``, least significant
+        first, of byte ``j // 8``.
     keys : list of str or None
     tags : list of list of str, or None where the table has none
     """
@@ -112,7 +120,8 @@ class CodeRows:
     seq: Ids
     rounds: Ids
     stamps: Ids
-    codes: NDArray[np.uint8]
+    learned: Bytes
+    instance: Bytes
     keys: Sequence[str | None]
     tags: Sequence[Sequence[str]] | None
 
@@ -153,8 +162,29 @@ class Engine(Protocol):
     def stored(self) -> Iterator[tuple[Ids, Ids, Ids]]:
         """Ids, stamps and seq of all rows, a block at a time, in any order."""
 
-    def search(self, codes: NDArray[np.uint8], k: int, state: PushState) -> list[list[tuple[int, int]]]:
-        """Of each code the k nearest rows, by distance, then seq: (distance, id)."""
+    def reading(self) -> AbstractContextManager[None]:
+        """Searches inside find one state of the table, where the database can keep it."""
+
+    def nearest(self, codes: Bytes, k: int, state: PushState) -> list[Found]:
+        """Of each code (n, bytes) the k nearest rows, by bits that differ, then seq.
+
+        Of a table that is approximate, some of them.
+        """
+
+    def best(self, asked: Asked, k: int, state: PushState) -> list[tuple[Found, float]]:
+        """Of each query rows that the k best by score may be among, and what no other row's score exceeds.
+
+        It is -inf where no other row counts: there is none, or the table is approximate.
+        """
+
+    def reaching(
+        self, asked: Asked, least: NDArray[np.float64], k: int, state: PushState
+    ) -> Iterator[tuple[int, Found]]:
+        """Of each query all rows whose score may be at least `least` (n,), and maybe others.
+
+        Of rows whose codes are equal in the halves that count, the k first by seq are enough. The rows of a
+        query come in any number of parts.
+        """
 
     def close(self) -> None:
         """Close the connection; uncommitted changes are undone."""

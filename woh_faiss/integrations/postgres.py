@@ -1,9 +1,15 @@
-"""Codes in PostgreSQL with pgvector: a `bit(n)` column, `<~>`, steps that are seen whole or not at all."""
+"""Codes in PostgreSQL with pgvector: `bit(n)` columns, `<~>`, steps that are seen whole or not at all.
+
+A score is bounded in SQL by distances. Whole numbers W = Σ 2^p s_p, each s_p of ±1, have with a code of ±1
+the product Σ 2^p (bits - 2 d_p), where d_p is the distance of the code and s_p. One scan finds the rows with
+the highest bounds; the lowest of these bounds is one for all other rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -13,7 +19,8 @@ from numpy.typing import NDArray
 from woh_faiss.errors import EngineError, InputError
 from woh_faiss.validate import short
 
-from .engine import Address, CodeRows, Ids, PushState, hidden
+from .candidates import Asked, Bytes, Found, Ids, Weights, short_list
+from .engine import Address, CodeRows, PushState, hidden
 
 if TYPE_CHECKING:
     from psycopg.sql import Composed, Identifier
@@ -22,6 +29,14 @@ if TYPE_CHECKING:
 _PATIENCE = 10
 #: Rows the server sends at a time.
 _BLOCK = 50_000
+#: Distances that a bound is made of, shared by the halves that count. Four a half are off by 4% of the score,
+#: each more by half as much.
+_PLANES = 8
+#: Rows asked for at first, of k.
+_TIMES, _SPARE = 4, 200
+#: What a bound of the instance term is the eighth power of, at least: far less than any rounding, and no
+#: underflow, which PostgreSQL takes for an error.
+_LEAST = 0.01
 #: pgvector's own limits: of what an HNSW search looks at, unless more is asked for.
 _EF_SEARCH, _MOST_EF_SEARCH = 40, 1000
 
@@ -99,7 +114,7 @@ class Postgres:
     def create(self, state: PushState) -> None:
         """See `Engine.create`; committed with the first step."""
         columns = "id bigint PRIMARY KEY, seq bigint NOT NULL, round integer NOT NULL, stamp bigint NOT NULL"
-        columns += f", code bit({state.bits}) NOT NULL, key text"
+        columns += "".join(f", {half} bit({bits}) NOT NULL" for half, bits in _halves(state)) + ", key text"
         columns += ", tags text[] NOT NULL" if state.tags else ""
         with self._failures():
             self._run.execute("BEGIN")
@@ -129,18 +144,22 @@ class Postgres:
     def put(self, rows: CodeRows, replaced: Ids) -> None:
         """See `Engine.put`."""
         self.delete(replaced)
-        columns: list[Any] = [
-            *(column.tolist() for column in (rows.ids, rows.seq, rows.rounds, rows.stamps)),
-            bit_strings(rows.codes),
-            rows.keys,
-        ]
-        names = "id, seq, round, stamp, code, key"
+        columns: dict[str, Any] = {
+            "id": rows.ids.tolist(),
+            "seq": rows.seq.tolist(),
+            "round": rows.rounds.tolist(),
+            "stamp": rows.stamps.tolist(),
+            "key": rows.keys,
+        }
+        for half, codes in (("learned", rows.learned), ("instance", rows.instance)):
+            if codes.shape[1]:
+                columns[half] = _bit_strings(codes)
         if rows.tags is not None:
-            columns, names = [*columns, [list(tags) for tags in rows.tags]], names + ", tags"
+            columns["tags"] = [list(tags) for tags in rows.tags]
         with self._failures():
-            copy = self._compose(f"COPY {{table}} ({names}) FROM STDIN")
+            copy = self._compose(f"COPY {{table}} ({', '.join(columns)}) FROM STDIN")
             with self._run.cursor() as cursor, cursor.copy(copy) as sending:
-                for row in zip(*columns, strict=True):
+                for row in zip(*columns.values(), strict=True):
                     sending.write_row(row)
 
     def commit(self, state: PushState) -> None:
@@ -155,7 +174,8 @@ class Postgres:
             with self._failures("the rows are there, push again for the index"):
                 self._run.execute(
                     self._compose(
-                        "CREATE INDEX IF NOT EXISTS {index} ON {table} USING hnsw (code bit_hamming_ops)",
+                        "CREATE INDEX IF NOT EXISTS {index} ON {table} "
+                        f"USING hnsw (({_code(state)}) bit_hamming_ops)",
                         index=self._index,
                     )
                 )
@@ -172,28 +192,118 @@ class Postgres:
                 ids, stamps, seq = np.array(block, np.int64).T
                 yield ids, stamps, seq
 
-    def search(self, codes: NDArray[np.uint8], k: int, state: PushState) -> list[list[tuple[int, int]]]:
-        """See `Engine.search`; a statement a query, which large tables share out to parallel workers."""
-        distance = f"code <~> %s::bit({state.bits})"
-        # The bare operator may go through HNSW, ours or somebody's; a sum of it never does.
-        order = distance if state.approximate else f"({distance}) + 0"
-        select = self._compose(f"SELECT {order} AS far, id FROM {{table}} ORDER BY far, seq LIMIT %s")  # noqa: S608
-        found = []
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """See `Engine.reading`."""
         with self._failures("check that it runs, then ask again"), self._run.transaction():
-            if state.approximate:
-                wide = str(min(max(k, _EF_SEARCH), _MOST_EF_SEARCH))
-                self._run.execute("SELECT set_config('hnsw.ef_search', %s, true)", (wide,))
-            for code in bit_strings(codes):
-                rows = self._run.execute(select, (code, k))
-                found.append([(int(far), id_) for far, id_ in rows])
-        return found
+            self._run.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield
+
+    def nearest(self, codes: Bytes, k: int, state: PushState) -> list[Found]:
+        """See `Engine.nearest`; a statement a query, which large tables share out to parallel workers."""
+        r = state.learned
+        if state.approximate:
+            wide = str(min(max(k, _EF_SEARCH), _MOST_EF_SEARCH))
+            self._run.execute("SELECT set_config('hnsw.ef_search', %s, true)", (wide,))
+            far = f"{_code(state)} <~> %s::bit({r + state.instance})"
+            asked = [[text] for text in _bit_strings(codes)]
+        else:  # a bare distance may go through an index that somebody made, a sum never does
+            far = "0 + " + " + ".join(f"({half} <~> %s::bit({bits}))" for half, bits in _halves(state))
+            asked = [[part for part in (text[:r], text[r:]) if part] for text in _bit_strings(codes)]
+        select = f"SELECT {_columns(state)}, {far} AS far FROM {{table}} ORDER BY far, seq LIMIT %s"  # noqa: S608
+        return [_found(self._rows(select, [*texts, k]), state) for texts in asked]
+
+    def best(self, asked: Asked, k: int, state: PushState) -> list[tuple[Found, float]]:
+        """See `Engine.best`."""
+        if state.approximate:
+            return [(found, -np.inf) for found in self.nearest(asked.codes, short_list(k), state)]
+        most, answers = _TIMES * k + _SPARE, []
+        for bound, values in _bounds(asked, state):
+            select = f"SELECT {_columns(state)}, {bound} AS bound FROM {{table}} ORDER BY bound DESC LIMIT %s"  # noqa: S608
+            rows = self._rows(select, [*values, most])
+            answers.append((_found(rows, state), rows[-1][-1] if len(rows) == most else -np.inf))
+        return answers
+
+    def reaching(
+        self, asked: Asked, least: NDArray[np.float64], k: int, state: PushState
+    ) -> Iterator[tuple[int, Found]]:
+        """See `Engine.reaching`; rows of a crowd of equal codes stay there, but for the first."""
+        counting = ", ".join(asked.counting)
+        for i, (bound, values) in enumerate(_bounds(asked, state)):
+            select = (
+                f"SELECT {_columns(state)} FROM ("  # noqa: S608
+                f"SELECT *, row_number() OVER (PARTITION BY {counting} ORDER BY seq) AS place "
+                f"FROM {{table}} WHERE {bound} >= %s) AS near WHERE place <= %s"
+            )
+            with self._run.cursor() as cursor:
+                rows = cursor.stream(self._compose(select), [*values, float(least[i]), k])
+                while block := list(islice(rows, _BLOCK)):
+                    yield i, _found(block, state)
+
+    def _rows(self, select: str, values: list[Any]) -> list[Any]:
+        # Planned for these values: a plan for any would convert the bits for each row.
+        return self._run.execute(self._compose(select), values, prepare=False).fetchall()
 
     def close(self) -> None:
         """See `Engine.close`."""
         self._run.close()
 
 
-def bit_strings(codes: NDArray[np.uint8]) -> list[str]:
+def _halves(state: PushState) -> list[tuple[str, int]]:
+    """The columns of codes, and their bits."""
+    halves = ("learned", state.learned), ("instance", state.instance)
+    return [(half, bits) for half, bits in halves if bits]
+
+
+def _columns(state: PushState) -> str:
+    """The columns of rows that are found. A whole code in their place would be made for each row there is."""
+    return ", ".join(["id", "seq", *(half for half, _ in _halves(state))])
+
+
+def _code(state: PushState) -> str:
+    """A whole code, in SQL."""
+    halves = _halves(state)
+    if len(halves) == 1:
+        return halves[0][0]
+    return f"(learned || instance)::bit({state.learned + state.instance})"
+
+
+def _bounds(asked: Asked, state: PushState) -> Iterator[tuple[str, list[Any]]]:
+    """Of each query what is at least the score of a row, in SQL, and its values."""
+    halves, bits = asked.weights(_PLANES // len(asked.counting)), dict(_halves(state))
+    for i in range(len(asked)):
+        terms, values = [], []
+        for half, weights in halves.items():
+            sums, more = _bound_of_sum(half, bits[half], weights, i)
+            terms.append(sums)
+            values += more
+        if len(terms) == 2:
+            terms[1] = f"greatest({terms[1]}, {_LEAST}) ^ 8"
+        yield " + ".join(terms), values
+
+
+def _bound_of_sum(half: str, bits: int, weights: Weights, query: int) -> tuple[str, list[Any]]:
+    """What is at least h·b, in SQL, and its values."""
+    unit, error = float(weights.unit[query]), float(weights.error[query])
+    planes = weights.planes(query)
+    distances = " + ".join(f"{1 << p} * ({half} <~> %s::bit({bits}))" for p in range(len(planes)))
+    first = weights.top * bits * unit + error
+    return f"(%s::float8 - %s::float8 * ({distances}))", [first, 2 * unit, *map(_text, planes)]
+
+
+def _found(rows: list[Any], state: PushState) -> Found:
+    """Rows that begin with `_columns`."""
+    ids, seq = (np.array([row[column] for row in rows], np.int64) for column in (0, 1))
+    end = 2 + len(_halves(state))
+    text = np.frombuffer("".join(half for row in rows for half in row[2:end]).encode("ascii"), np.uint8)
+    bits = (text - np.uint8(ord("0"))).reshape(len(rows), state.learned + state.instance)
+    return Found(ids, seq, np.packbits(bits, axis=1, bitorder="little"))
+
+
+def _bit_strings(codes: Bytes) -> list[str]:
     """Codes as PostgreSQL writes them: the first character is bit 0, the lowest of the first byte."""
-    bits = np.unpackbits(codes, axis=1, bitorder="little") + np.uint8(ord("0"))
-    return [row.tobytes().decode("ascii") for row in bits]
+    return [_text(row) for row in np.unpackbits(codes, axis=1, bitorder="little")]
+
+
+def _text(bits: NDArray[Any]) -> str:
+    return (bits + np.uint8(ord("0"))).tobytes().decode("ascii")

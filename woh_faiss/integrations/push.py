@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from woh_faiss import WOHIndex
 from woh_faiss.errors import EngineError
 
-from .engine import Engine, Ids, PushState, RoundStamp
+from .candidates import Ids
+from .engine import Engine, PushState, RoundStamp
 from .open_engine import open_engine
 from .source import CodeSource
 
@@ -115,8 +116,11 @@ def _problem(engine: Engine, found: PushState | None, goal: PushState) -> str:
     other = "choose another table, or --force to have it replaced"
     if found is None:
         return f"was not made by woh-index push; {other}" if engine.exists() else ""
-    if found.bits != goal.bits:
-        return f"holds codes of {found.bits} bits, the index has {goal.bits}; {other}"
+    if found.format != goal.format:
+        return f"has the layout of an earlier woh-faiss; {other}"
+    if (found.learned, found.instance) != (goal.learned, goal.instance):
+        ours, theirs = (f"{state.learned} + {state.instance}" for state in (goal, found))
+        return f"holds codes of {theirs} bits, the index has {ours}; {other}"
     if found.identity != goal.identity:
         return f"holds the codes of another index; {other}"
     for name in ("tags", "approximate"):

@@ -11,7 +11,8 @@ from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import StoreError
 from woh_faiss.store import Round
 
-from .engine import CodeRows, Ids, PushState, RoundStamp
+from .candidates import Ids
+from .engine import CodeRows, PushState, RoundStamp
 
 #: Bits of `seq` for an item's place within its round.
 _PLACE = 32
@@ -33,7 +34,8 @@ class CodeSource:
     """
 
     def __init__(self, index: WOHIndex) -> None:
-        self._store, self._view, self._bits = index.store, index.store.view, 8 * index.code_size
+        self._store, self._view = index.store, index.store.view
+        self._halves = index.config.bits, index.instance_bits
         rounds, removed = self._store.history()
         recoded = self._view.snapshot.recoded
         self.ids = self._view.ids
@@ -53,7 +55,7 @@ class CodeSource:
     def state(self, tags: bool, approximate: bool) -> PushState:
         """What a table will say of itself that is equal to this."""
         newest = self.marks[-1] if self.marks else RoundStamp()
-        return PushState(self._view.snapshot.identity, self._bits, tags, approximate, newest, newest)
+        return PushState(self._view.snapshot.identity, *self._halves, tags, approximate, newest, newest)
 
     def knows(self, mark: RoundStamp) -> bool:
         """Whether that round is one of these, and all that was removed from its items since is known.
@@ -86,13 +88,15 @@ class CodeSource:
         except KeyError:
             raise self._rewritten() from None
         at = self.rounds_of(rows)
-        stored: NDArray[np.uint8] = self._view.mapped.codes[rows]
+        packed = codes.unpad(self._view.mapped.codes[rows], sum(self._halves))
+        middle = self._halves[0] // 8
         return CodeRows(
             ids,
             self.seq(rows),
             self.numbers[at],
             self.stamps[at],
-            codes.unpad(stored, self._bits),
+            packed[:, :middle],
+            packed[:, middle:],
             [item.key for item in found],
             [item.tags for item in found] if tags else None,
         )
