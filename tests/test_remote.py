@@ -42,7 +42,7 @@ def short_lists(monkeypatch, most=40):
     """Databases that list few rows at once, by rough bounds, so that answers are seldom proved at first."""
     monkeypatch.setattr(postgres_module, "_TIMES", 1)
     monkeypatch.setattr(postgres_module, "_SPARE", 0)
-    monkeypatch.setattr(postgres_module, "_PLANES", 2)
+    monkeypatch.setattr(postgres_module, "_PLANES", 1)
     monkeypatch.setattr(postgres_module, "_BLOCK", 7)
     monkeypatch.setattr(milvus_module, "_SPARE", 0)
     monkeypatch.setattr(milvus_module, "_LONGER", (most, 2 * most))
@@ -183,6 +183,11 @@ def test_halves_of_learned_codes_alone(server, table, url, tmp_path):
         index.update(*tagged(0))
         push(index, url)
         check(server, table, index)
+        if server.has_approximate:
+            push(index, server.url(f"{table}_x"), approximate=True)
+            with Remote(index, server.url(f"{table}_x")) as remote:
+                S, _ = remote.search(XQ, 5, expand=0)
+            assert (index.search(XQ, 5, expand=0)[0] == S).mean() > 0.5
 
 
 def test_a_search_sees_one_state_of_a_table(postgresql, table, tmp_path, monkeypatch):
