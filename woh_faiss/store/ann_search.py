@@ -20,7 +20,7 @@ from .ivf import Ivf
 from .packed_codes import PackedCopies, Single
 from .records import AnnIndex
 from .scan import Rows, Scan
-from .score_scan import _FEW, ScoreScan, _distinct, _Half, _Packed
+from .score_scan import FEW, Half, Packed, ScoreScan, distinct
 from .view import View
 
 #: What an approximate index may be.
@@ -48,20 +48,20 @@ class AnnScan(ScoreScan):
     lists: Ivf
     newer: PackedCopies
 
-    def _packed(self, kind: _Half | None, same: _Half | None, n: int) -> _Packed | None:
+    def _packed(self, kind: Half | None, same: Half | None, n: int) -> Packed | None:
         return None
 
     def _best(
         self,
-        packed: _Packed | None,
-        kind: _Half | None,
-        same: _Half | None,
+        packed: Packed | None,
+        kind: Half | None,
+        same: Half | None,
         n: int,
         k: int,
         listed: Any,
         later: int = 0,
     ) -> tuple[Single, Rows, Any]:
-        if self.scan.ntotal <= _FEW * self.scan.rows:
+        if self.scan.ntotal <= FEW * self.scan.rows:
             return super()._best(None, kind, same, n, k, None)
         K = min(self.ann.rows, (_TIMES * max(k, later) + _SPARE) * self.scan.rows // self.scan.ntotal)
         candidates = []
@@ -75,7 +75,7 @@ class AnnScan(ScoreScan):
             _, rows = self._newer.search(kind and kind.H, same and same.H, min(k, self._newer.scan.ntotal))
             candidates.append(rows + self.ann.rows)
         rows = np.concatenate(candidates, axis=1)
-        S, rows = _distinct(self._scores(kind, same, rows), rows, k)
+        S, rows = distinct(self._scores(kind, same, rows), rows, k)
         short = np.flatnonzero(S[:, -1] == -np.inf)
         if len(short):
             few = kind and kind.of(short), same and same.of(short)

@@ -29,7 +29,7 @@ By = Literal["both", "kind", "instance"]
 _TIMES, _SPARE, _MORE = 3, 34, 4
 _MOST_FIRST, _MOST = 1 / 8, 1 / 64
 #: Rows up to which all are scored, and the share of rows that may answer up to which only those are.
-_ALL, _FEW = 2000, 0.04
+_ALL, FEW = 2000, 0.04
 #: Queries asked before packing pays.
 _WORTH = 2
 #: Rows of crowds that are scored: while longer lists may prove an answer, and when they get too long.
@@ -55,19 +55,21 @@ class _List(NamedTuple):
         return _List(self.D[queries], self.rows[queries], self.error[queries])
 
 
-class _Half(NamedTuple):
+class Half(NamedTuple):
     """The numbers of some queries for one half of the code: H (n, bits), and their `score.tables`."""
 
     H: Single
     tables: Single
 
     @classmethod
-    def of_numbers(cls, H: Single) -> _Half:
+    def of_numbers(cls, H: Single) -> Half:
+        """Of queries (n, bits)."""
         H = np.ascontiguousarray(H, np.float32)
         return cls(H, score.tables(H))
 
-    def of(self, queries: NDArray[np.intp] | slice) -> _Half:
-        return _Half(self.H[queries], self.tables[queries])
+    def of(self, queries: NDArray[np.intp] | slice) -> Half:
+        """Some of the queries."""
+        return Half(self.H[queries], self.tables[queries])
 
 
 def _queries(h: Single | None, a: Single | None) -> int:
@@ -94,7 +96,7 @@ class _Known(NamedTuple):
 
 
 #: The packed learned bits and the packed instance bits.
-_Packed = tuple[PackedCodes, PackedCodes]
+Packed = tuple[PackedCodes, PackedCodes]
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class ScoreScan:
         some = min(k, self.scan.ntotal)
         if not n or not some:
             return np.full((n, k), -np.inf, np.float32), np.full((n, k), NO_ID, np.int64)
-        kind, same = h if h is None else _Half.of_numbers(h), a if a is None else _Half.of_numbers(a)
+        kind, same = h if h is None else Half.of_numbers(h), a if a is None else Half.of_numbers(a)
         packed = self._packed(kind, same, 2 * n if expand and kind is not None else n)
         if n <= _QUERIES:
             found = [self._searched(packed, kind, same, n, some, expand)]
@@ -163,7 +165,7 @@ class ScoreScan:
         return S, rows
 
     def _searched(
-        self, packed: _Packed | None, kind: _Half | None, same: _Half | None, n: int, k: int, expand: int
+        self, packed: Packed | None, kind: Half | None, same: Half | None, n: int, k: int, expand: int
     ) -> tuple[Single, Rows]:
         """Of a few queries, for k up to the rows there are."""
         if not expand or kind is None:
@@ -171,13 +173,13 @@ class ScoreScan:
         some = min(expand, self.scan.ntotal)
         _, rows, listed = self._best(packed, kind, same, n, some, None, k)
         H = score.expanded(kind.H, self.scan.mapped.codes[rows, : self.r // 8])
-        return self._best(packed, _Half.of_numbers(H), same, n, k, listed)[:2]
+        return self._best(packed, Half.of_numbers(H), same, n, k, listed)[:2]
 
     def _best(
         self,
-        packed: _Packed | None,
-        kind: _Half | None,
-        same: _Half | None,
+        packed: Packed | None,
+        kind: Half | None,
+        same: Half | None,
         n: int,
         k: int,
         listed: _List | None,
@@ -241,8 +243,8 @@ class ScoreScan:
     def _of_crowds(
         self,
         crowds: Crowds,
-        kind: _Half,
-        same: _Half | None,
+        kind: Half,
+        same: Half | None,
         k: int,
         known: _Known | None,
         most: int,
@@ -274,7 +276,7 @@ class ScoreScan:
             return None
         return self._best_of(kind, same, np.concatenate([near, crowds.rows_of(wanted)]), k)
 
-    def _best_of(self, kind: _Half, same: _Half | None, rows: Rows, k: int) -> tuple[Single, Rows]:
+    def _best_of(self, kind: Half, same: Half | None, rows: Rows, k: int) -> tuple[Single, Rows]:
         """Scores and rows of up to k best of some rows, for one query; those not allowed are left out."""
         rows = np.unique(rows)
         if self.scan.allowed is not None:
@@ -288,10 +290,10 @@ class ScoreScan:
         """Candidates to begin with."""
         return (_TIMES * k + _SPARE) * self.scan.rows // self.scan.ntotal
 
-    def _packed(self, kind: _Half | None, same: _Half | None, n: int) -> _Packed | None:
+    def _packed(self, kind: Half | None, same: Half | None, n: int) -> Packed | None:
         """The packed halves that `n` more searches use, or None where those score all rows."""
         scan = self.scan
-        if scan.rows <= _ALL or scan.ntotal <= _FEW * scan.rows:
+        if scan.rows <= _ALL or scan.ntotal <= FEW * scan.rows:
             return None
         middle, end = self.r // 8, (self.r + self.s) // 8
         learned = _NOTHING if kind is None else self.copies.of(0, middle, n, _WORTH)
@@ -300,8 +302,8 @@ class ScoreScan:
 
     def _union(
         self,
-        kind: _Half | None,
-        same: _Half | None,
+        kind: Half | None,
+        same: Half | None,
         by_kind: _List | None,
         by_same: _List | None,
         k: int,
@@ -324,10 +326,10 @@ class ScoreScan:
             candidates.append(rows)
         rows = candidates[0] if len(candidates) == 1 else np.concatenate(candidates, axis=1)
         S = self._scores(kind, same, rows)
-        S, rows = _distinct(S, rows, k)
+        S, rows = distinct(S, rows, k)
         return S, rows, S[:, -1] > beyond + _ROUNDING
 
-    def _scores(self, kind: _Half | None, same: _Half | None, rows: Rows) -> Single:
+    def _scores(self, kind: Half | None, same: Half | None, rows: Rows) -> Single:
         """Scores (n, m) of rows (n, m) for each query, -inf where a row may not answer or there is none."""
         packed = self.scan.mapped.codes[rows]
         middle, end = self.r // 8, (self.r + self.s) // 8
@@ -341,7 +343,7 @@ class ScoreScan:
         return S
 
     def _of_all(
-        self, kind: _Half | None, same: _Half | None, k: int, known: _Known | None
+        self, kind: Half | None, same: Half | None, k: int, known: _Known | None
     ) -> tuple[Single, Rows]:
         """The k best of all rows, (k,), for one query; each row is looked at.
 
@@ -403,7 +405,7 @@ class ScoreScan:
 _NOTHING = PackedCodes(0, 0)
 
 
-def _distinct(S: Single, rows: Rows, k: int) -> tuple[Single, Rows]:
+def distinct(S: Single, rows: Rows, k: int) -> tuple[Single, Rows]:
     """The k best of rows (n, m) with scores S, each of which may be there twice: -inf and NO_ID for none."""
     n, m = rows.shape
     order = np.lexsort((rows, -S), axis=1)[:, : 2 * k]
