@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from .options import (
     chunks_argument,
     column_options,
     config_options,
+    first_sample_option,
     index_option,
     max_memory_option,
     on_duplicate_option,
@@ -25,7 +25,6 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from woh_faiss import Chunk
     from woh_faiss.index.item_ids import OnDuplicate
     from woh_faiss.inputs import Inputs
     from woh_faiss.store import Round
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Learn the first N chunks only; 'update' with the same inputs continues.",
 )
+@first_sample_option
 @max_memory_option
 @one_line_errors
 def build(
@@ -52,9 +52,10 @@ def build(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    first_sample: int,
     max_chunks: int | None,
 ) -> None:
-    """Create an index and learn each CHUNK; the first ones together, until round 1 has 2,000 items.
+    """Create an index of a random sample of all CHUNKs, then learn the rest in its order.
 
     A CHUNK is an .npz file or a folder of .npy files with features and tags. Or it is a Parquet, Arrow,
     Feather, HDF5 or .mat file, a folder of Parquet files, or one of embeddings (img_emb with metadata), read
@@ -67,8 +68,7 @@ def build(
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
     inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]))
-    total = len(inputs) if max_chunks is None else min(max_chunks, len(inputs))
-    learn_anew(islice(inputs, max_chunks), total, index_path, config, word_vectors)
+    learn_anew(inputs, index_path, config, word_vectors, first_sample, max_chunks)
 
 
 def opened(
@@ -84,15 +84,34 @@ def opened(
 
 
 def learn_anew(
-    chunks: Iterable[Chunk], total: int, index_path: Path, hyper: dict[str, Any], word_vectors: Path | None
+    inputs: Inputs,
+    index_path: Path,
+    hyper: dict[str, Any],
+    word_vectors: Path | None,
+    first_sample: int,
+    max_chunks: int | None = None,
 ) -> None:
-    """A new index that has learned the chunks, and a line about each round."""
+    """A new index that has learned the inputs, and a line about each round."""
     from woh_faiss import WOHIndex, WordVectors
     from woh_faiss.index.index import FIRST_ROUND
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
-    with WOHIndex.build(index_path, progress(chunks, total), word_vectors=vectors, **hyper) as index:
+    with WOHIndex.build(
+        index_path,
+        inputs,
+        word_vectors=vectors,
+        first_sample=first_sample,
+        max_chunks=max_chunks,
+        progress=progress,
+        **hyper,
+    ) as index:
         config, rounds = index.config, index.rounds()
+    first = rounds[0].health or {}
+    if "sampled_from" in first:
+        say(
+            f"note: round 1 is a sample of {first['sampled']:,} of {first['sampled_from']:,} items; "
+            "the others follow in their order"
+        )
     for round_ in rounds:
         report(round_)
     if config.start == "semantic" and rounds[0].n < FIRST_ROUND:

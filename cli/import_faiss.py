@@ -9,7 +9,14 @@ import click
 
 from .build import learn_anew
 from .errors import one_line_errors
-from .options import chunk_size_option, column_options, config_options, index_option, max_memory_option
+from .options import (
+    chunk_size_option,
+    column_options,
+    config_options,
+    first_sample_option,
+    index_option,
+    max_memory_option,
+)
 
 
 @click.command(name="import")
@@ -23,6 +30,7 @@ from .options import chunk_size_option, column_options, config_options, index_op
 @config_options
 @chunk_size_option
 @column_options("tags", "id", "key")
+@first_sample_option
 @max_memory_option
 @one_line_errors
 def import_(
@@ -33,6 +41,7 @@ def import_(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    first_sample: int,
 ) -> None:
     """Create an index from the vectors and ids of FAISS, a flat index of float vectors.
 
@@ -47,4 +56,4 @@ def import_(
     from woh_faiss.inputs.faiss_file import open_faiss
 
     inputs = open_faiss(faiss_path, tags, columns=Columns(**columns), chunk_size=chunk_size)
-    learn_anew(inputs, len(inputs), index_path, config, word_vectors)
+    learn_anew(inputs, index_path, config, word_vectors, first_sample)

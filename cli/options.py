@@ -195,6 +195,16 @@ def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -
         raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 16,64") from None
 
 
+first_sample_option = click.option(
+    "--first-sample",
+    type=click.IntRange(min=0),
+    default=2000,
+    show_default=True,
+    metavar="N",
+    help="Items of round 1, a random sample of all: ordered data then teach as shuffled ones do; 0 for none.",
+)
+
+
 def progress(work: Iterable[T], total: int, what: str = "chunks") -> Iterator[T]:
     """The pieces of work as they come, with a bar on stderr when there are several and it is a terminal."""
     if total < 2 or not sys.stderr.isatty():

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import codes, score, validate
 from woh_faiss.errors import ConfigError, InputError, StoreError, short
-from woh_faiss.inputs.chunk import Chunk, concatenate, gathered
+from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import WOHConfig, merged
 from woh_faiss.learner.hasher import Hasher
 from woh_faiss.learner.instance import INSTANCE_BITS
@@ -171,27 +171,39 @@ class WOHIndex:
         *,
         word_vectors: WordVectors | None = None,
         instance_bits: int = INSTANCE_BITS,
+        first_sample: int = FIRST_ROUND,
+        max_chunks: int | None = None,
+        progress: Callable[[Iterable[Chunk], int], Iterable[Chunk]] | None = None,
         **hyper: Any,
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
 
-        Each chunk is a round. A semantic start takes its means and scales from round 1, so the first chunks
-        are joined until they have `FIRST_ROUND` items.
+        Each chunk is a round. Round 1 decides what later ones can learn. So of `Inputs`, whose end is known,
+        it is a random sample, and the rest follows in its order. Other chunks come as they are, but for the
+        first ones, which are joined until they have `FIRST_ROUND` items.
 
         Parameters
         ----------
         path, config, instance_bits, **hyper
             As `create`.
-        chunks : iterable of Chunk
-            Each is read once.
+        chunks : iterable of Chunk, or Inputs
+            Each is read once; those of `Inputs` once more for the sample.
         word_vectors : WordVectors, optional
             Vectors of the tags' words.
+        first_sample : int
+            Items of the sample, 0 for none; inputs that have no more items have none. Items without ids get
+            their place among all items as id.
+        max_chunks : int, optional
+            Learn so many chunks only; `extend` with the same inputs continues.
+        progress : callable, optional
+            Given the chunks and their number, it gives them back, and may show how far they are.
 
         Raises
         ------
         InputError, ConfigError, StoreError
             As `create` and `update`.
         """
+        first_sample = validate.whole_number(first_sample, "first_sample", 0)
         final = Path(path)
         _nameable(final)  # before hours of learning
         if os.path.lexists(final):
@@ -210,9 +222,9 @@ class WOHIndex:
             unfinished = Path(folder, "index")
             with cls.create(unfinished, config, instance_bits=instance_bits, **hyper) as index:
                 early = index.config.start == "semantic" or index.instance_bits
-                least = FIRST_ROUND if early else 1
-                for parts in gathered(chunks, least):
-                    index._learn_parts(parts, word_vectors)
+                index._writer.build(
+                    chunks, word_vectors, FIRST_ROUND if early else 1, first_sample, max_chunks, progress
+                )
             publish(unfinished, final)
         return cls.open(final)
 
@@ -1115,11 +1127,6 @@ class WOHIndex:
                 self._store, self.config, self.instance_bits, lambda: self.hasher
             )
         return self._index_writer
-
-    def _learn_parts(self, parts: list[Chunk], word_vectors: WordVectors | None) -> None:
-        """Learn chunks together, as a round that says of each that it is in it."""
-        chunk_hash = " ".join(part.digest() for part in parts)
-        self._writer.update(concatenate(parts, own_names=True), word_vectors, 10.0, "error", chunk_hash)
 
 
 def _valid_instance_bits(bits: Any) -> int:

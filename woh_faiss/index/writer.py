@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import codes, validate
 from woh_faiss.errors import InputError
-from woh_faiss.inputs.chunk import Chunk
+from woh_faiss.inputs.chunk import Chunk, concatenate, gathered
 from woh_faiss.learner.blocks import Features
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.estimator import WOH, encoded
@@ -64,6 +65,35 @@ class IndexWriter:
         # Of the model that the trainer in memory is at; a rewritten index may have lost tags it knows.
         self._at_state: tuple[str | None, int] = None, 0
 
+    def build(
+        self,
+        chunks: Iterable[Chunk],
+        word_vectors: WordVectors | None,
+        least: int,
+        first_sample: int,
+        max_chunks: int | None,
+        progress: Callable[[Iterable[Chunk], int], Iterable[Chunk]] | None,
+    ) -> None:
+        """Learn the chunks of a new index, of inputs a sample first; see `WOHIndex.build`.
+
+        A round says of each chunk that it is in it; round 1 also of how many items it is a sample.
+        """
+        from woh_faiss.inputs import Inputs, SampledInputs, first_sampled
+
+        if isinstance(chunks, Inputs):
+            chunks = first_sampled(chunks, first_sample, self._config.seed)
+        noted = {}
+        if isinstance(chunks, SampledInputs):
+            noted = {"sampled": len(chunks.rows), "sampled_from": chunks.n}
+        given: Iterable[Chunk] = islice(chunks, max_chunks)
+        if progress is not None and isinstance(chunks, Inputs):
+            given = progress(given, min(len(chunks), max_chunks or len(chunks)))
+        for parts in gathered(given, least):
+            chunk_hash = " ".join(part.digest() for part in parts)
+            joined = concatenate(parts, own_names=True)
+            self.learned(joined, _here, word_vectors, 10.0, "error", chunk_hash, noted)
+            noted = {}
+
     def update(
         self,
         chunk: Chunk,
@@ -83,10 +113,14 @@ class IndexWriter:
         timeout: float,
         on_duplicate: OnDuplicate,
         chunk_hash: str | None = None,
+        noted: dict[str, int] | None = None,
     ) -> Round:
-        """`update` of a chunk whose features may be elsewhere: `with_features` has them."""
+        """`update` of a chunk whose features may be elsewhere: `with_features` has them.
+
+        `noted` is what the round's health says beside its own figures.
+        """
         if not self._config.bits:
-            return self._appended(chunk, with_features, timeout, on_duplicate, chunk_hash)
+            return self._appended(chunk, with_features, timeout, on_duplicate, chunk_hash, noted)
         if chunk.tags is None:
             raise InputError(
                 "the chunk has no tags to learn from; 'woh-index add' (WOHIndex.add) only encodes it"
@@ -121,7 +155,10 @@ class IndexWriter:
                     anchors=None if writing.has_anchors else trainer.anchors_,
                     tag_rows=trainer.vocabulary_.rows(trainer.touched_),
                     chunk_hash=chunk_hash or chunk.digest(),
-                    health=codes.health(trainer.codes_) | asdict(trainer.coverage_) | _skipped(named),
+                    health=codes.health(trainer.codes_)
+                    | asdict(trainer.coverage_)
+                    | _skipped(named)
+                    | (noted or {}),
                     remove=named.replaced,
                     numbered=named.numbered,
                     tag_outliers=_worst(named.ids, trainer.tag_outlier_),
@@ -178,18 +215,19 @@ class IndexWriter:
         check_policy(on_duplicate)
         learn = learn and self._config.bits > 0
         self._store.refresh()
+        inputs = self._as_built(inputs) if skip_known else inputs
         self._check_widths(inputs)
         total = len(inputs)
         if inputs.whole and total > 1:
             known = KnownChunks(self._store, on_duplicate, skip_known)
             new = (
-                (p.where, p.chunk) for p in inputs.pieces() if known.take(p.chunk.digest(), p.chunk) is None
+                (p.where, p.chunk) for p in inputs.pieces() if known.take(p.chunk.digest(), p.named) is None
             )
             self.check(new, learn, on_duplicate)
         known = KnownChunks(self._store, on_duplicate, skip_known)
         for piece in inputs.pieces():
             chunk_hash = piece.chunk.digest()
-            there = known.take(chunk_hash, piece.chunk)
+            there = known.take(chunk_hash, piece.named)
             if there is not None:
                 if note is not None:
                     how = "learned" if there.kind == "trained" else "added"
@@ -208,6 +246,22 @@ class IndexWriter:
                     raise
                 raise InputError(f"{piece.where}: {error}") from error
 
+    def _as_built(self, inputs: Inputs) -> Inputs:
+        """The inputs, in the order in which the index was built of them: what is in it is skipped then.
+
+        Round 1 may be a sample. Inputs that have grown since begin with the items that it is of.
+        """
+        from woh_faiss.inputs import SampledInputs, sample_rows
+
+        for first in self._store.rounds()[:1]:
+            noted = first.health or {}
+            n, m = noted.get("sampled_from", 0), noted.get("sampled", 0)
+            if m and inputs.count() >= n:
+                sampled = SampledInputs(inputs, n, sample_rows(n, m, self._config.seed))
+                if sampled.sample.digest() == first.chunk_hash.split()[0]:
+                    return sampled
+        return inputs
+
     def _check_widths(self, inputs: Inputs) -> None:
         d = self.width()
         for source in inputs.sources:
@@ -223,6 +277,7 @@ class IndexWriter:
         timeout: float,
         on_duplicate: OnDuplicate,
         chunk_hash: str | None = None,
+        noted: dict[str, int] | None = None,
     ) -> Round:
         """A round of which nothing is learned but the instance bits, where they are not final."""
         with self._store.writing(timeout) as writing:
@@ -246,7 +301,8 @@ class IndexWriter:
                 half = self._half(features, writing)
 
             with_features(None, named.chunk, encode)
-            return self._commit_encoded(writing, named, packed, half, started, chunk_hash or chunk.digest())
+            chunk_hash = chunk_hash or chunk.digest()
+            return self._commit_encoded(writing, named, packed, half, started, chunk_hash, noted)
 
     def _commit_encoded(
         self,
@@ -256,6 +312,7 @@ class IndexWriter:
         half: InstanceHalf | None,
         started: float,
         chunk_hash: str,
+        noted: dict[str, int] | None = None,
     ) -> Round:
         assert named.chunk is not None  # noqa: S101 - for mypy
         stored, tags = code(packed, half), named.chunk.tags
@@ -270,7 +327,7 @@ class IndexWriter:
                 seconds=time.perf_counter() - started,
                 model=self._model(None, half),
                 chunk_hash=chunk_hash,
-                health=codes.health(codes.unpad(stored, bits)) | _skipped(named),
+                health=codes.health(codes.unpad(stored, bits)) | _skipped(named) | (noted or {}),
                 remove=named.replaced,
                 numbered=named.numbered,
                 **kept(half),
@@ -386,9 +443,9 @@ class KnownChunks:
             for chunk_hash in done.chunk_hash.split():  # `build` puts several chunks into round 1
                 self._rounds.setdefault(chunk_hash, []).append(done)
 
-    def take(self, chunk_hash: str, chunk: Chunk) -> Round | None:
+    def take(self, chunk_hash: str, named: bool) -> Round | None:
         """The round that has the chunk, which from then on is there once less; None to take it in."""
-        if self._by_name and (chunk.ids is not None or chunk.keys is not None):
+        if self._by_name and named:
             return None
         rounds = self._rounds.get(chunk_hash)
         return rounds.pop(0) if rounds else None

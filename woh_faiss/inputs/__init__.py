@@ -6,7 +6,17 @@ Files are read a chunk at a time. pyarrow and h5py are imported when a file need
 from __future__ import annotations
 
 from .columns import Columns
+from .first_sample import SampledInputs, first_sampled, sample_rows
 from .open import Inputs, Piece, open_inputs
 from .source import CHUNK_SIZE
 
-__all__ = ["CHUNK_SIZE", "Columns", "Inputs", "Piece", "open_inputs"]
+__all__ = [
+    "CHUNK_SIZE",
+    "Columns",
+    "Inputs",
+    "Piece",
+    "SampledInputs",
+    "first_sampled",
+    "open_inputs",
+    "sample_rows",
+]

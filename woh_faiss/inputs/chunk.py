@@ -228,7 +228,7 @@ def gathered(chunks: Iterable[Chunk], least: int) -> Iterator[list[Chunk]]:
     waiting: list[Chunk] = []
     rest = iter(chunks)
     for chunk in rest:
-        if waiting and _naming(chunk) != _naming(waiting[0]):
+        if waiting and naming(chunk) != naming(waiting[0]):
             yield waiting
             waiting = []
             yield [chunk]
@@ -241,7 +241,8 @@ def gathered(chunks: Iterable[Chunk], least: int) -> Iterator[list[Chunk]]:
     yield from ([chunk] for chunk in rest)
 
 
-def _naming(chunk: Chunk) -> tuple[bool, ...]:
+def naming(chunk: Chunk) -> tuple[bool, ...]:
+    """Whether the chunk is without ids, keys, tags: chunks are joined only where these are equal."""
     return chunk.ids is None, chunk.keys is None, chunk.tags is None
 
 

@@ -24,11 +24,12 @@ from .source import CHUNK_SIZE, ChunkSource
 
 
 class Piece(NamedTuple):
-    """One chunk: its number from 1 among all, where it is from, and what it holds."""
+    """One chunk: its number from 1 among all, where it is from, what it holds, whether it named its items."""
 
     number: int
     where: str
     chunk: Chunk
+    named: bool
 
 
 class Inputs:
@@ -65,7 +66,7 @@ class Inputs:
                 number += 1
                 alone = self._count(source) == 1
                 where = source.where if alone else f"{source.where}, rows {start} to {start + len(chunk) - 1}"
-                yield Piece(number, where, chunk)
+                yield Piece(number, where, chunk, chunk.ids is not None or chunk.keys is not None)
                 start += len(chunk)
 
     def guessed(self, wanted: Columns) -> list[str]:
@@ -77,6 +78,13 @@ class Inputs:
             if guesses:
                 lines.setdefault(source.columns, f"{source.where}: {', '.join(guesses)}")
         return list(lines.values())
+
+    def count(self) -> int:
+        """Items of all inputs; a chunk file is read for it."""
+        n = 0
+        for source in self.sources:
+            n += sum(map(len, source.read(None))) if source.n is None else source.n
+        return n
 
     @property
     def whole(self) -> bool:
