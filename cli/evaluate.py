@@ -23,6 +23,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from woh_faiss.evaluation.streaming import Result
+    from woh_faiss.evaluation.troubles import Order
 
 #: With more rounds than this the table shows the first, the middle and the last: it must fit in 80 columns.
 MOST_ROUNDS = 3
@@ -68,6 +69,37 @@ MOST_ROUNDS = 3
     help="Items held out as queries, at most half.  [default: a quarter, at most 1000]",
 )
 @click.option(
+    "--order",
+    type=click.Choice(["random", "given", "by-label", "new-labels-late"]),
+    default="random",
+    show_default=True,
+    help="Order of the stream; the last one has half of the classes first.",
+)
+@click.option(
+    "--first-sample",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Items of the first part, a random sample, as build has it.",
+)
+@click.option(
+    "--wrong-tags",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Share of the items whose tags are exchanged among them.",
+)
+@click.option(
+    "--untagged",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Share of the items whose tags are taken away.",
+)
+@click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0), help="Decides every random draw."
 )
 @preset_option
@@ -86,6 +118,10 @@ def evaluate(
     expand: int,
     n_chunks: int,
     queries: int | None,
+    order: Order,
+    first_sample: int,
+    wrong_tags: float,
+    untagged: float,
     seed: int,
     preset: str,
     word_vectors: Path | None,
@@ -102,9 +138,12 @@ def evaluate(
     search on the same split is printed beside it. Every item needs tags, which are learned from (not with
     --bits 0), and labels (0/1 or class numbers), which are not.
 
+    --order, --wrong-tags and --untagged show what an order, wrong tags and items without tags cost.
+
     \b
     Example:
         woh-index evaluate examples/data/chunk-*.npz --word-vectors examples/data/glove-100d-tags.w2v.txt
+        woh-index evaluate chunk-*.npz --wrong-tags .1 --untagged .7
     """
     from woh_faiss import budget
     from woh_faiss.evaluation import plots
@@ -134,6 +173,10 @@ def evaluate(
         instance_bits=instance_bits,
         by=by,
         expand=expand,
+        order=order,
+        first_sample=first_sample,
+        wrong_tags=wrong_tags,
+        untagged=untagged,
     )
     results = []
     for result in progress(steps, total=n_chunks * len(configs) + 2):

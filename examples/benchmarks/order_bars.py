@@ -2,8 +2,8 @@
 
     python examples/benchmarks/order_bars.py openclipart.npz corel5k.npz [--splits 3]
 
-Each set: items with a tag, 1,000 random queries, the rest in 8 chunks, 64 + 64 bits, min_count 1. Prints MAP and
-P@10 of the default search, and MAP of the learned bits by Hamming distance.
+Each set: items with a tag, 1,000 random queries, the rest in 8 chunks, 64 + 64 bits, min_count 1. Prints MAP
+and P@10 of the default search, and MAP of the learned bits by Hamming distance.
 """
 
 import argparse

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,11 @@ from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.estimator import WOH
 from woh_faiss.learner.hasher import Hasher
 from woh_faiss.tags.word_vectors import WordVectors
-from woh_faiss.validate import positive_int, whole_numbers
+from woh_faiss.validate import positive_int, short, whole_number, whole_numbers
 
 from .metrics import cosine, hamming, l2
 from .quality import Ranking, ScoreRanking, StreamInstanceBits, quality
+from .troubles import Order, ordered, sampled_first, spoiled
 
 Rows = NDArray[np.intp]
 
@@ -94,6 +95,10 @@ def stream(
     instance_bits: int = 0,
     by: Literal["both", "hamming"] = "hamming",
     expand: int = 0,
+    order: Order = "random",
+    first_sample: int = 0,
+    wrong_tags: float = 0.0,
+    untagged: float = 0.0,
 ) -> Iterator[Result]:
     """Measure every config after every round, then the uncompressed features at the last round.
 
@@ -123,6 +128,12 @@ def stream(
         Rank by the score of `WOHIndex.search`, which is for `WOH` only, or by the learned bits that differ.
     expand : int
         As `WOHIndex.search`, for the score.
+    order : str
+        Of the stream: "random", "given", "by-label" or "new-labels-late"; see `troubles.ordered`.
+    first_sample : int
+        Items of a random sample that is the first chunk, as `WOHIndex.build` has it; 0 for none.
+    wrong_tags, untagged : float
+        Shares of the streamed items that have others' tags, and none; see `troubles.spoiled`.
 
     Yields
     ------
@@ -132,8 +143,11 @@ def stream(
     Raises
     ------
     InputError
-        Tags or labels are missing, or there are too few items for the queries or chunks asked for.
+        Tags or labels are missing, or there are too few items for the queries or chunks asked for; an order
+        is unknown, a share not between 0 and 1, or the sample leaves too few items for the other chunks.
     """
+    if order not in get_args(Order):
+        raise InputError(f"order is {short(order)}, expected one of {', '.join(get_args(Order))}")
     learns = any(config.bits for config in configs)
     for name, found in (("tags to learn from", chunk.tags), ("labels to measure by", chunk.labels)):
         if found is None and (learns or found is chunk.labels):
@@ -141,9 +155,14 @@ def stream(
                 f"the data has no {name}; evaluation needs features, tags and labels of every item"
             )
     held_out, rest = split(chunk, queries, seed)
-    measure = _Measure(
-        chunk, held_out, parts(rest, chunks), word_vectors, make, instance_bits, by, expand, seed
-    )
+    rest = ordered(rest, np.asarray(chunk.labels), order, seed)
+    if chunk.tags is not None:
+        chunk = replace(chunk, tags=spoiled(chunk.tags, rest, wrong_tags, untagged, seed))
+    streamed = parts(rest, chunks)
+    if whole_number(first_sample, "first_sample", 0):
+        sample, others = sampled_first(rest, min(first_sample, len(rest)), seed)
+        streamed = [sample, *parts(others, len(streamed) - 1)] if len(streamed) > 1 else [rest]
+    measure = _Measure(chunk, held_out, streamed, word_vectors, make, instance_bits, by, expand, seed)
     return measure.all(configs)
 
 
