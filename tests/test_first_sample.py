@@ -75,7 +75,9 @@ def test_each_item_once_the_sample_first_the_rest_in_order(files, size, m):
     assert rest == sorted(set(range(60)) - set(ids[0]))
     for piece, part in zip(pieces, ids, strict=True):
         X = np.asarray(piece.chunk.features, "f8")
-        assert [(tuple(x), piece.chunk.tags.of_row(i)) for i, x in enumerate(X)] == [expected[i] for i in part]
+        assert [(tuple(x), piece.chunk.tags.of_row(i)) for i, x in enumerate(X)] == [
+            expected[i] for i in part
+        ]
         assert all(set(piece.chunk.tags.names) <= {t for _, tags in expected for t in tags} for _ in part)
     assert [piece.number for piece in pieces] == sorted({piece.number for piece in pieces})
     assert pieces[-1].number <= len(inputs)
