@@ -1,4 +1,4 @@
-"""A random sample of whole inputs is round 1: each item once, ids as they are, and what continues continues."""
+"""A random sample of whole inputs is round 1: each item once, with its id; an interrupted build continues."""
 
 import re
 from pathlib import Path
@@ -75,10 +75,8 @@ def test_each_item_once_the_sample_first_the_rest_in_order(files, size, m):
     assert rest == sorted(set(range(60)) - set(ids[0]))
     for piece, part in zip(pieces, ids, strict=True):
         X = np.asarray(piece.chunk.features, "f8")
-        assert [(tuple(x), piece.chunk.tags.of_row(i)) for i, x in enumerate(X)] == [
-            expected[i] for i in part
-        ]
-        assert all(set(piece.chunk.tags.names) <= {t for _, tags in expected for t in tags} for _ in part)
+        found = [(tuple(x), piece.chunk.tags.of_row(i)) for i, x in enumerate(X)]
+        assert found == [expected[i] for i in part]
     assert [piece.number for piece in pieces] == sorted({piece.number for piece in pieces})
     assert pieces[-1].number <= len(inputs)
 
@@ -95,7 +93,7 @@ def test_names_stay(tmp_path):
         parquet(tmp_path / "b.parquet", 1, 30, id=range(30), key=[f"l{i}" for i in range(30)]),
     ]
     with WOHIndex.build(tmp_path / "i.woh", open_inputs(files), first_sample=20, **SMALL) as index:
-        assert [r.n for r in index.rounds()][0] == 20
+        assert next(r.n for r in index.rounds()) == 20
         assert {index.id_of(f"k{i}") for i in range(30)} == set(range(1000, 1030))
         assert {index.id_of(f"l{i}") for i in range(30)} == set(range(30))
 

@@ -106,7 +106,7 @@ def test_a_stream_with_troubles_is_measured_on_true_labels():
 
 
 @pytest.mark.parametrize(
-    "how, words",
+    ("how", "words"),
     [
         ({"wrong_tags": 1.5}, "wrong_tags is 1.5, expected a share between 0 and 1"),
         ({"untagged": -0.1}, "untagged is -0.1"),
