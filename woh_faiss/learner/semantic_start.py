@@ -6,7 +6,7 @@ The steps that follow are the paper's (`training_round.py`); docs/adaptive.md ha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from .config import WOHConfig
 from .kernel import Kernel, mapped, unit_rows
 from .solver import V_of, sign
 from .state import Adaptive, ModelState, WarmupItems
-from .statistics import Statistics, widen
+from .statistics import Statistics, scaled, widen
 from .tag_directions import cosine, directions, rotation, unit
 from .tag_targets import TagTargets, TagWeights, decoded
 from .training_round import Codes, Items, LearnedRound
+from .trust import trusts
 
 Matrix = NDArray[np.float64]
 
@@ -87,12 +88,16 @@ def early_start(
     past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
     side = TagTargets.start(early.Y, early.Z, df, n, r)
     y, z = side.y(early.Y, df, n), side.z(early.Z)
-    Gv, M = _frame(phi, y, z, side, early.B, r, rng)
+    rho = _ridge(phi, y, z, side, r, rng)
+    frame = _frame(phi, y, z, side, early.B, r, rho, rng)
+    trust = trusts(split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M)))
+    if trust is not None:
+        frame = _frame(phi, y, z, side, early.B, r, rho, rng, np.concatenate(trust.gathered()))
     given = len(early.B)
-    aim = _aim(split_blocks(Gv), split_blocks(side.times(y, z, M)))
+    aim = _aim(split_blocks(frame.Gv), split_blocks(side.times(y, z, frame.M)), trust)
     codes = [early.B[rows] for rows in block_slices(len(phi))]
-    items = split_blocks(phi).map(_items, split_blocks(y), split_blocks(z), aim, Rows(codes))
-    return Start(kernel, items, None, past, given=given, side=replace(side, M=M), early=early)
+    items = split_blocks(phi).map(_items, split_blocks(y), split_blocks(z), aim, trust, Rows(codes))
+    return Start(kernel, items, None, past, given=given, side=replace(side, M=frame.M), early=early)
 
 
 def later_start(
@@ -124,8 +129,10 @@ def later_start(
     Gt = y.map(_times, z, light) if fitted else y.map(decoded, z, V_of(stats, config), W)
     size = 4 * (n - known.stats.n) * len(kernel.A)
     phi = X.map_if_small(size, mapped, kernel)
-    aim = _aim(phi.map(_projected, known.hasher.P), Gt)
-    return Start(kernel, phi.map_if_small(size, _items, y, z, aim), W, stats, side=side)
+    Gv = phi.map(_projected, known.hasher.P)
+    trust = trusts(Gv, Gt)
+    aim = _aim(Gv, Gt, trust)
+    return Start(kernel, phi.map_if_small(size, _items, y, z, aim, trust), W, stats, side=side)
 
 
 def remembered(start: Start, done: LearnedRound, most: int) -> Adaptive | None:
@@ -140,11 +147,18 @@ def remembered(start: Start, done: LearnedRound, most: int) -> Adaptive | None:
     return Adaptive(side=side, early=early)
 
 
-def _items(phi: NDArray[Any], y: csr_array, z: Matrix, aim: Matrix, given: Matrix | None = None) -> Items:
+def _items(
+    phi: NDArray[Any],
+    y: csr_array,
+    z: Matrix,
+    aim: Matrix,
+    trust: Matrix | None,
+    given: Matrix | None = None,
+) -> Items:
     """A block of items whose codes start from the aim, but for those `given` to its first rows."""
     if given is None or not len(given):
-        return Items(phi, y, z, sign(aim), aim)
-    return Items(phi, y, z, np.vstack([given, sign(aim[len(given) :])]), aim, len(given))
+        return Items(phi, y, z, sign(aim), aim, trust=trust)
+    return Items(phi, y, z, np.vstack([given, sign(aim[len(given) :])]), aim, len(given), trust)
 
 
 def _projected(phi: NDArray[Any], P: Matrix) -> Matrix:
@@ -164,15 +178,22 @@ def _times(y: csr_array, z: Matrix, side: TagTargets) -> Matrix:
 
 
 def _of_codes(items: Items, codes: Codes, side: TagTargets) -> Sums:
-    return side.of_codes(items.Y, items.Z, codes.B)
+    return side.of_codes(items.Y, items.Z, codes.B, items.trust)
 
 
-def _aim(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix]:
-    """G, what features (Gv) and tags (Gt) ask of each bit, each in units of its own: all (b, r)."""
+def _aim(Gv: Rows[Matrix], Gt: Rows[Matrix], trust: Rows[Matrix] | None) -> Rows[Matrix]:
+    """G, what features (Gv) and tags (Gt) ask of each bit, each in units of its own: all (b, r).
+
+    The less an item's tags are trusted, the more its features ask. The solver weighs that against what the
+    tags ask of the code through V and W.
+    """
     squares = Gv.sum(_squares, Gt)
     rms = [float(np.sqrt(squares[name] / max(squares["size"], 1))) for name in ("Gv", "Gt")]
-    G = Gv.map(_both, Gt, *(value if value > 0 else 1.0 for value in rms))
+    units = [value if value > 0 else 1.0 for value in rms]
+    G = Gv.map(_both, Gt, *units)
     size = float(G.sum(_absolute)["sum"]) / max(squares["size"], 1)
+    if trust is not None:
+        G = Gv.map(_by_trust, trust).map(_both, Gt, *units)
     return G.map(np.divide, max(size, 1e-300))
 
 
@@ -184,8 +205,20 @@ def _both(Gv: Matrix, Gt: Matrix, v: float, t: float) -> Matrix:
     return Gv / v + Gt / t
 
 
+def _by_trust(Gv: Matrix, trust: Matrix) -> Matrix:
+    return np.asarray(Gv / trust[:, None])
+
+
 def _absolute(G: Matrix) -> Sums:
     return {"sum": np.abs(G).sum()}
+
+
+class _Frame(NamedTuple):
+    """What the features ask of each bit (n, r), of each item as all items and as the others have it, and M (c + f, r)."""
+
+    Gv: Matrix
+    held_out: Matrix
+    M: Matrix
 
 
 def _frame(
@@ -195,20 +228,27 @@ def _frame(
     side: TagTargets,
     given: Matrix,
     r: int,
+    rho: float,
     rng: np.random.Generator,
-) -> tuple[Matrix, Matrix]:
-    """What the features ask of each bit (n, r), and M (c + f, r); near the codes given to the first rows."""
-    rho = _ridge(phi, y, z, side, r, rng)
-    eigen = np.linalg.eigh(phi.T @ phi)
+    trust: Matrix | None = None,
+) -> _Frame:
+    """Directions of tags and of features with the ridge rho, turned near the codes given to the first rows."""
+    counted = scaled(phi, trust)
+    eigen = np.linalg.eigh(phi.T @ counted)
     room = ROOM * r if len(given) else r
-    E, R = directions(eigen, side.transposed_times(y, z, phi).T, rho, room, rng)
+    E, R = directions(eigen, side.transposed_times(y, z, counted).T, rho, room, rng)
     Gv = phi @ R
     if not np.any(Gv):  # tags that say nothing, such as the same for all: the features' own main directions
         main = phi @ eigen[1][:, -r:]
         main = np.pad(main, ((0, 0), (0, r - main.shape[1])))
-        return main @ rotation(unit(main), given, rng), np.zeros((len(E), r))
-    turn = rotation(unit(Gv) + unit(side.times(y, z, E)), given, rng)
-    return Gv @ turn, E @ turn
+        Gv = main @ rotation(unit(main), given, rng)
+        return _Frame(Gv, Gv, np.zeros((len(E), r)))
+    Gt = side.times(y, z, E)
+    turn = rotation(unit(Gv) + scaled(unit(Gt), trust), given, rng)
+    # The ridge regression of all other items foretells (Gv − h Gt) / (1 − h) for a row of leverage h.
+    h = np.square(phi @ eigen[1]) @ (1.0 / (np.maximum(eigen[0], 0.0) + rho))
+    h = np.minimum(scaled(h[:, None], trust), 1 - 1e-3)
+    return _Frame(Gv @ turn, ((Gv - h * Gt) / (1 - h)) @ turn, E @ turn)
 
 
 def _ridge(F: Matrix, y: csr_array, z: Matrix, side: TagTargets, r: int, rng: np.random.Generator) -> float:

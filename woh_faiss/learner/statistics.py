@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
 from woh_faiss.errors import InputError
 from woh_faiss.validate import stored
@@ -131,6 +131,14 @@ def of_weights(B: Matrix, k: Matrix, Y: csr_array) -> Sums:
     """The weighted terms of codes B (n, r), weights k (n,) and tags Y (n, c), CSR."""
     kB = k[:, None] * B  # n x r
     return {"D1": B.T @ kB, "D2": (Y.T @ kB).T}  # r x r, r x c
+
+
+def scaled(M: Any, weights: Matrix | None) -> Any:
+    """Rows of M (n, p), dense or sparse, times weights (n,); M itself without them."""
+    if weights is None:
+        return M
+    column = weights.astype(M.dtype)[:, None]
+    return csr_array(M.multiply(column)) if issparse(M) else M * column
 
 
 def widen(M: Matrix, c: int) -> Matrix:

@@ -21,7 +21,7 @@ from woh_faiss.validate import stored
 
 from .blocks import Sums
 from .solver import factor, squared_lengths
-from .statistics import lower, stored_symmetric
+from .statistics import lower, scaled, stored_symmetric
 
 Matrix = NDArray[np.float64]
 
@@ -198,22 +198,24 @@ class TagTargets:
         """T'F without T: (c + f, p) for F (n, p)."""
         return np.vstack([self.a * (y.T @ F - np.outer(self.y_mean, F.sum(axis=0))), self.q * (z.T @ F)])
 
-    def gram(self, y: csr_array, z: Matrix) -> Matrix:
-        """T'T without T: (c + f, c + f)."""
-        c, n, ys, zs = self.c, len(z), np.asarray(y.sum(axis=0)).ravel(), z.sum(axis=0)
+    def gram(self, y: csr_array, z: Matrix, trust: Matrix | None = None) -> Matrix:
+        """T'T without T, each row counting as much as it is trusted (n,): (c + f, c + f)."""
+        ty, tz = scaled(y, trust), scaled(z, trust)
+        n = len(z) if trust is None else float(trust.sum())
+        c, ys, zs = self.c, np.asarray(ty.sum(axis=0)).ravel(), tz.sum(axis=0)
         K = np.empty((c + z.shape[1],) * 2)
         crossed = np.outer(ys, self.y_mean)
         K[:c, :c] = self.a**2 * (
-            (y.T @ y).toarray() - crossed - crossed.T + n * np.outer(self.y_mean, self.y_mean)
+            (y.T @ ty).toarray() - crossed - crossed.T + n * np.outer(self.y_mean, self.y_mean)
         )
-        K[:c, c:] = self.a * self.q * (y.T @ z - np.outer(self.y_mean, zs))
+        K[:c, c:] = self.a * self.q * (y.T @ tz - np.outer(self.y_mean, zs))
         K[c:, :c] = K[:c, c:].T
-        K[c:, c:] = self.q**2 * (z.T @ z)
+        K[c:, c:] = self.q**2 * (z.T @ tz)
         return K
 
-    def of_codes(self, y: csr_array, z: Matrix, B: Matrix) -> Sums:
-        """What items with final codes B (n, r) add to TT and TB."""
-        return {"TT": self.gram(y, z), "TB": self.transposed_times(y, z, B)}
+    def of_codes(self, y: csr_array, z: Matrix, B: Matrix, trust: Matrix | None = None) -> Sums:
+        """What items with final codes B (n, r) add to TT and TB, each as much as it is trusted (n,)."""
+        return {"TT": self.gram(y, z, trust), "TB": self.transposed_times(y, z, scaled(B, trust))}
 
     def refitted(self, sums: Sums) -> TagTargets:
         """After fitting M to a chunk's final codes, too: the ridge regression of all codes so far on T."""

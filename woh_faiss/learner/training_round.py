@@ -26,7 +26,7 @@ from .solver import (
     weights,
     without_diagonal,
 )
-from .statistics import Statistics, of_codes, of_features, of_weights, of_words
+from .statistics import Statistics, of_codes, of_features, of_weights, of_words, scaled
 
 Matrix = NDArray[np.float64]
 
@@ -48,6 +48,8 @@ class Items:
         G, what features and tags ask of each bit; with a semantic start only.
     given : int
         The first rows have their final codes already: they count, and stay.
+    trust : (b,) or None
+        Items that each counts as, from what `trust.py` says of its tags; None where each is one.
     """
 
     phi: NDArray[np.floating[Any]]
@@ -56,6 +58,7 @@ class Items:
     B0: Matrix
     aim: Matrix | None = None
     given: int = 0
+    trust: Matrix | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +190,7 @@ def learn_round(
 
 
 def _of_phi(items: Items) -> Sums:
-    return of_features(items.phi)
+    return of_features(scaled(items.phi, _root(items)))
 
 
 def _first(items: Items, W: Matrix, alike: bool) -> Codes:
@@ -200,10 +203,18 @@ def _first(items: Items, W: Matrix, alike: bool) -> Codes:
 def _terms(items: Items, codes: Codes, with_phi: bool, kept: bool) -> Sums:
     """What the codes add to the statistics; C2 on demand, and in double precision if it is kept."""
     Bp = _explaining(items, codes.B)
-    sums = of_words(Bp, items.Z) | of_weights(Bp, codes.k, items.Y)
+    root = _root(items)
+    counted = scaled(Bp, root)
+    sums = of_words(counted, scaled(items.Z, root)) | of_weights(counted, codes.k, scaled(items.Y, root))
     if not with_phi:
         return sums
-    return sums | of_codes(codes.B, items.phi.astype(np.float64, copy=False) if kept else items.phi)
+    phi = items.phi.astype(np.float64, copy=False) if kept else items.phi
+    return sums | of_codes(scaled(codes.B, root), scaled(phi, root))
+
+
+def _root(items: Items) -> Matrix | None:
+    """What each row of an item is multiplied with, so that products of two such rows count it by its trust."""
+    return None if items.trust is None else np.sqrt(items.trust)
 
 
 def _improved(items: Items, codes: Codes, maps: Maps, config: WOHConfig) -> Codes:

@@ -1,0 +1,113 @@
+"""How far the tags of an item are trusted: what features and tags ask of its code, beside what chance would give.
+
+An item's agreement is the cosine of Gv and Gt, its rows of what features foretell and of what tags ask. Tags that
+are another item's agree as much as those of two items at random do, which a chunk shows of itself: the features
+of each item beside the tags of its neighbours. So the chunk's agreements are a mixture, f = π f₀ + (1 − π) f₁ with
+f₀ known, and tags of an item that agree by c are wrong with probability π f₀(c) / f(c).
+
+Features that are unlike all others foretell little, and agree with nothing, whatever the tags. π is therefore
+counted where features foretell most: there right tags hardly ever agree as little as chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .blocks import Rows
+
+Matrix = NDArray[np.float64]
+
+#: Neighbours whose tags show what chance gives.
+NEIGHBOURS = 8
+#: Share of chance agreements below which right tags of well foretold items are hardly found.
+TAIL = 0.4
+#: Least share of wrong tags, and least number of well foretold items in the tail, that are taken for more than chance.
+LEAST, FEW = 0.02, 4
+#: Bins of agreements, from -1 to 1.
+BINS = 16
+#: An item counts as this power of the probability that its tags are right.
+POWER = 3
+#: Least trust: what features ask counts its inverse.
+FLOOR = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Agreement:
+    """Of a block of items: how much features foretell, and how far tags are what they foretell.
+
+    Attributes
+    ----------
+    foretold : (b,)
+        Length of the row of Gv.
+    own : (b,)
+        Cosine with the row of Gt.
+    chance : (at most NEIGHBOURS, b)
+        Cosines with rows of Gt of others.
+    """
+
+    foretold: Matrix
+    own: Matrix
+    chance: Matrix
+
+
+def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix] | None:
+    """How far each item's tags are trusted, 0 to 1, (b,) a block; None where all of them are.
+
+    Parameters
+    ----------
+    Gv, Gt : Rows of (b, r)
+        What features and tags ask of each bit. Gv must not have been learned from the same item's tags.
+    """
+    right = _right(Gv.map(_agreement, Gt).gathered())
+    return None if right is None else Gv.map(_trust, Gt, right)
+
+
+def _agreement(Gv: Matrix, Gt: Matrix) -> Agreement:
+    shifts = range(1, min(NEIGHBOURS, len(Gv) - 1) + 1)
+    chance = [_cosines(Gv, np.roll(Gt, shift, axis=0)) for shift in shifts]
+    return Agreement(_lengths(Gv), _cosines(Gv, Gt), np.reshape(chance, (len(shifts), len(Gv))))
+
+
+def _right(blocks: Sequence[Agreement]) -> Matrix | None:
+    """Probability that tags are right, at the middle of each bin of agreements; None where no wrong ones are seen."""
+    foretold = np.concatenate([block.foretold for block in blocks])
+    own = np.concatenate([block.own for block in blocks])
+    chance = np.concatenate([block.chance.ravel() for block in blocks])
+    well = [block.foretold >= np.median(foretold) for block in blocks]
+    by_chance = np.concatenate(
+        [block.chance[:, rows].ravel() for block, rows in zip(blocks, well, strict=True)]
+    )
+    if not len(by_chance):
+        return None
+    low = own[np.concatenate(well)] < np.quantile(by_chance, TAIL)
+    share = low.mean() / TAIL  # π
+    if share < LEAST or low.sum() < FEW:
+        return None
+    f, f0 = _density(own), _density(chance)
+    wrong = np.minimum(share * f0 / f, 1.0)
+    return 1.0 - np.maximum.accumulate(wrong[::-1])[::-1]  # never less where tags agree more
+
+
+def _density(agreements: Matrix) -> Matrix:
+    """Share of agreements in each bin, each spread a little over the bins beside."""
+    counts = np.pad(np.histogram(np.clip(agreements, -1.0, 1.0), BINS, (-1.0, 1.0))[0] + 0.1, 1, mode="edge")
+    spread = counts[:-2] + 2 * counts[1:-1] + counts[2:]
+    return np.asarray(spread / spread.sum())
+
+
+def _trust(Gv: Matrix, Gt: Matrix, right: Matrix) -> Matrix:
+    middles = (np.arange(BINS) + 0.5) * 2 / BINS - 1
+    return np.maximum(np.interp(_cosines(Gv, Gt), middles, right) ** POWER, FLOOR)
+
+
+def _cosines(G: Matrix, H: Matrix) -> Matrix:
+    """Of the rows; 0 where one is zero."""
+    return np.einsum("ij,ij->i", G, H) / np.maximum(_lengths(G) * _lengths(H), 1e-300)
+
+
+def _lengths(G: Matrix) -> Matrix:
+    return np.sqrt(np.einsum("ij,ij->i", G, G))
