@@ -74,9 +74,12 @@ class RoundStart:
             early = known.memory.early
         A = None if self.A is None else valid_chunk("A", self.A, (None, d))
         n += 0 if known is None else known.stats.n
-        X_tagged, bare = (chunk.features.take(np.flatnonzero(w)) for w in (chunk.trained, ~chunk.trained))
-        early = early.and_then(unit_rows(X_tagged), chunk.Y, np.vstack(chunk.Z_rows.gathered()))
-        return early_start(early, df, n, bare, config, rng, A)
+        tagged, bare = (np.flatnonzero(places) for places in (chunk.trained, ~chunk.trained))
+        room = max(config.anchors - len(early.bare_x), 0)
+        kept = bare if len(bare) <= room else np.sort(rng.choice(bare, room, replace=False))
+        x, bare_x = (unit_rows(chunk.features.take(places)) for places in (tagged, kept))
+        early = early.and_then(x, chunk.Y, np.vstack(chunk.Z_rows.gathered()), bare_x, len(bare))
+        return early_start(early, df, n, config, rng, A)
 
     def random(
         self, chunk: TaggedChunk, B0: ArrayLike | None, rng: np.random.Generator

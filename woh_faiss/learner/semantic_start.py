@@ -5,7 +5,7 @@ The steps that follow are the paper's (`training_round.py`); docs/adaptive.md ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from .config import WOHConfig
 from .kernel import Kernel, mapped, unit_rows
 from .solver import V_of, sign
 from .state import Adaptive, ModelState, WarmupItems
-from .statistics import Statistics, scaled, widen
+from .statistics import Statistics, of_features, scaled, widen
 from .tag_directions import cosine, directions, rotation, unit
 from .tag_targets import TagTargets, TagWeights, decoded
 from .training_round import Codes, Items, LearnedRound
@@ -31,6 +31,12 @@ RIDGES = (0.01, 0.1, 1.0)
 TOLERANCE = 0.03
 #: Directions a bit to find room for codes that are given: the top r of more items are others.
 ROOM = 4
+#: Items without a tag for one with some, from which on bits follow the features' own directions, too.
+FEW = 3
+#: Weight of such directions where there is one more of those items.
+FEATURES = 1 / 3
+#: What an item without a tag counts in the hash function.
+UNTAGGED = 0.03
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +53,8 @@ class Start:
         Items that have their final codes already.
     side, early : TagSide, Early or None
         What is remembered of the tags, and of the first items; None where there is nothing.
+    bare : (n, m)
+        φ of the first items without a tag.
     """
 
     kernel: Kernel
@@ -56,13 +64,13 @@ class Start:
     given: int = 0
     side: TagTargets | None = None
     early: WarmupItems | None = None
+    bare: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 def early_start(
     early: WarmupItems,
     df: Matrix,
     n: int,
-    bare: NDArray[Any],
     config: WOHConfig,
     rng: np.random.Generator,
     A: Matrix | None,
@@ -72,32 +80,34 @@ def early_start(
     Parameters
     ----------
     early : Early
-        The items so far and the chunk's, every one with a tag.
+        The items so far and the chunk's.
     df, n : (c,), int
-        Items that carried each tag so far, and items so far, this chunk included.
-    bare : (n', d)
-        Features of the chunk's items without a tag: while items are few they help to fit the map.
+        Items that carried each tag so far, and items with a tag so far, this chunk included.
     A : (m, d) or None
         Anchors to use permanently, instead of drawing them.
     """
     r, c, f = config.bits, early.Y.shape[1], early.Z.shape[1]
-    x = np.vstack([early.x, unit_rows(bare)])
+    x = np.vstack([early.x, early.bare_x])
     A = _anchors(x, config.anchors, rng) if A is None else _as_stored(unit_rows(A))
     kernel = Kernel.fit(x, A, energy=True)
-    phi = kernel.map(early.x)
-    past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
+    phi, bare = kernel.map(early.x), kernel.map(early.bare_x)
     side = TagTargets.start(early.Y, early.Z, df, n, r)
     y, z = side.y(early.Y, df, n), side.z(early.Z)
     rho = _ridge(phi, y, z, side, r, rng)
-    frame = _frame(phi, y, z, side, early.B, r, rho, rng)
+    few = FEATURES * np.sqrt(max(early.bare_n / len(phi) - FEW, 0.0))
+    frame = _frame(phi, y, z, bare, few, side, early, rho, rng)
     trust = trusts(split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M)))
     if trust is not None:
-        frame = _frame(phi, y, z, side, early.B, r, rho, rng, np.concatenate(trust.gathered()))
+        frame = _frame(phi, y, z, bare, few, side, early, rho, rng, np.concatenate(trust.gathered()))
+    past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
+    if few:
+        B = _continued(early.bare_codes, bare @ frame.R)
+        past = past.plus(split_blocks(bare).sum(_untagged, split_blocks(B)))
     given = len(early.B)
     aim = _aim(split_blocks(frame.Gv), split_blocks(side.times(y, z, frame.M)), trust)
     codes = [early.B[rows] for rows in block_slices(len(phi))]
     items = split_blocks(phi).map(_items, split_blocks(y), split_blocks(z), aim, trust, Rows(codes))
-    return Start(kernel, items, None, past, given=given, side=replace(side, M=frame.M), early=early)
+    return Start(kernel, items, None, past, given, replace(side, M=frame.M), early, bare)
 
 
 def later_start(
@@ -141,7 +151,9 @@ def remembered(start: Start, done: LearnedRound, most: int) -> Adaptive | None:
     if side is None:
         return None
     if start.early is not None and done.stats.n < most:
-        early = replace(start.early, B=done.B)
+        early = replace(
+            start.early, B=done.B, bare_codes=_continued(start.early.bare_codes, start.bare @ done.P)
+        )
     if len(side.TT):
         side = side.refitted(start.items.sum(_of_codes, done.codes, side.light))
     return Adaptive(side=side, early=early)
@@ -159,6 +171,11 @@ def _items(
     if given is None or not len(given):
         return Items(phi, y, z, sign(aim), aim, trust=trust)
     return Items(phi, y, z, np.vstack([given, sign(aim[len(given) :])]), aim, len(given), trust)
+
+
+def _untagged(phi: Matrix, B: Matrix) -> Sums:
+    """What items without tags add to the statistics, so that the hash function gives their codes."""
+    return of_features(np.sqrt(UNTAGGED) * phi) | {"C2": UNTAGGED * (B.T @ phi)}
 
 
 def _projected(phi: NDArray[Any], P: Matrix) -> Matrix:
@@ -214,41 +231,95 @@ def _absolute(G: Matrix) -> Sums:
 
 
 class _Frame(NamedTuple):
-    """What the features ask of each bit (n, r), of each item as all items and as the others have it, and M (c + f, r)."""
+    """The directions of a warm-up round.
+
+    Gv (n, r) is what features ask of each bit, R (m, r) makes it; M (c + f, r) takes tags to bits, and
+    `held_out` (n, r) is what the features of all other items foretell of T M.
+    """
 
     Gv: Matrix
-    held_out: Matrix
+    R: Matrix
     M: Matrix
+    held_out: Matrix
 
 
 def _frame(
     phi: Matrix,
     y: csr_array,
     z: Matrix,
+    bare: Matrix,
+    few: float,
     side: TagTargets,
-    given: Matrix,
-    r: int,
+    early: WarmupItems,
     rho: float,
     rng: np.random.Generator,
     trust: Matrix | None = None,
 ) -> _Frame:
-    """Directions of tags and of features with the ridge rho, turned near the codes given to the first rows."""
+    """Directions of tags, and with weight `few` those of features; near the codes given to the first rows.
+
+    Parameters
+    ----------
+    phi, y, z : (n, m), (n, c) CSR, (n, f)
+        The items so far.
+    bare : (n', m)
+        Those without a tag.
+    rho : float
+        Ridge of the regression from features to tags.
+    trust : (n,) or None
+        Items that each counts as.
+    """
+    r, given = early.B.shape[1], early.B
     counted = scaled(phi, trust)
     eigen = np.linalg.eigh(phi.T @ counted)
     room = ROOM * r if len(given) else r
     E, R = directions(eigen, side.transposed_times(y, z, counted).T, rho, room, rng)
-    Gv = phi @ R
-    if not np.any(Gv):  # tags that say nothing, such as the same for all: the features' own main directions
-        main = phi @ eigen[1][:, -r:]
-        main = np.pad(main, ((0, 0), (0, r - main.shape[1])))
-        Gv = main @ rotation(unit(main), given, rng)
-        return _Frame(Gv, Gv, np.zeros((len(E), r)))
-    Gt = side.times(y, z, E)
-    turn = rotation(unit(Gv) + scaled(unit(Gt), trust), given, rng)
+    if not np.any(phi @ R):  # tags that say nothing, such as the same for all: the features' main directions
+        main = np.pad(eigen[1][:, -r:], ((0, 0), (0, max(r - len(eigen[1]), 0))))
+        turn, none = rotation(unit(phi @ main), given, rng), np.zeros((len(phi), r))
+        return _Frame(phi @ main @ turn, main @ turn, np.zeros((len(E), r)), none)
     # The ridge regression of all other items foretells (Gv − h Gt) / (1 − h) for a row of leverage h.
     h = np.square(phi @ eigen[1]) @ (1.0 / (np.maximum(eigen[0], 0.0) + rho))
     h = np.minimum(scaled(h[:, None], trust), 1 - 1e-3)
-    return _Frame(Gv @ turn, ((Gv - h * Gt) / (1 - h)) @ turn, E @ turn)
+    Gv, Gt = phi @ R, side.times(y, z, E)
+    if not few:
+        turn = rotation(unit(Gv) + scaled(unit(Gt), trust), given, rng)
+        return _Frame(Gv @ turn, R @ turn, E @ turn, ((Gv - h * Gt) / (1 - h)) @ turn)
+    E, R, own = _beside_features(E, R, (Gv - h * Gt) / (1 - h), Gt, np.vstack([phi, bare]), few)
+    Gv, Gt = phi @ R, side.times(y, z, E)
+    both = Gv + phi @ own
+    H = unit(both) + scaled(unit(Gt + phi @ own), trust)
+    H_bare = 2 * unit(bare @ (R + own))
+    old, old_bare = len(given), len(early.bare_codes)
+    turn = rotation(
+        np.vstack([H[:old], H_bare[:old_bare], H[old:], H_bare[old_bare:]]),
+        np.vstack([given, early.bare_codes]),
+        rng,
+    )
+    return _Frame(both @ turn, (R + own) @ turn, E @ turn, ((Gv - h * Gt) / (1 - h)) @ turn)
+
+
+def _beside_features(
+    E: Matrix, R: Matrix, held_out: Matrix, Gt: Matrix, phi: Matrix, few: float
+) -> tuple[Matrix, Matrix, Matrix]:
+    """The main directions of tags and features together: E and R of as many, and the features' part (m, p).
+
+    A direction of the tags counts as far as it is foretold, all of them 1 to `few` of the features' own.
+    """
+    room = E.shape[1]
+    length = np.sqrt(np.square(held_out).sum(axis=0) * np.square(Gt).sum(axis=0))
+    weight = np.maximum((held_out * Gt).sum(axis=0), 0.0) / np.maximum(length, 1e-300)
+    weight /= max(np.sqrt(np.square(phi @ R * weight).sum(axis=1).mean()), 1e-300)
+    main = np.linalg.eigh(phi.T @ phi)[1][:, -room:]
+    main *= few / max(np.sqrt(np.square(phi @ main).sum(axis=1).mean()), 1e-300)
+    J = phi @ np.hstack([R * weight, main])
+    D = np.linalg.eigh(J.T @ J)[1][:, -room:]
+    of_tags, of_features = D[:room], D[room:]
+    return (E * weight) @ of_tags, (R * weight) @ of_tags, main @ of_features
+
+
+def _continued(B: Matrix, H: Matrix) -> Matrix:
+    """The codes B of the first rows, then the signs of the others of H (n, r)."""
+    return np.vstack([B, sign(H[len(B) :])])
 
 
 def _ridge(F: Matrix, y: csr_array, z: Matrix, side: TagTargets, r: int, rng: np.random.Generator) -> float:

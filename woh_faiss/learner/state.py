@@ -29,26 +29,37 @@ class WarmupItems:
         Rows of length 1, and codes.
     Y, Z : (b, c) CSR of 0 and 1, (b, f)
         Tags and word-vector means.
+    bare_x, bare_codes : (b', d), (b', r)
+        Rows and codes of items without a tag, as many as there should be anchors at most.
+    bare_n : int
+        How many items without a tag were seen.
     """
 
     x: Matrix
     B: Matrix
     Y: csr_array
     Z: Matrix
+    bare_x: Matrix
+    bare_codes: Matrix
+    bare_n: int
 
     @classmethod
     def none(cls, d: int, r: int, f: int, c: int) -> WarmupItems:
         """No items."""
-        return cls(np.zeros((0, d)), np.zeros((0, r)), csr_array((0, c)), np.zeros((0, f)))
+        none = np.zeros((0, d)), np.zeros((0, r))
+        return cls(*none, csr_array((0, c)), np.zeros((0, f)), *none, 0)
 
-    def and_then(self, x: Matrix, Y: csr_array, Z: Matrix) -> WarmupItems:
-        """With a chunk's items behind, who have no codes yet."""
+    def and_then(self, x: Matrix, Y: csr_array, Z: Matrix, bare: Matrix, bare_n: int) -> WarmupItems:
+        """With a chunk's items behind, who have no codes yet, and rows of `bare_n` items without a tag."""
         mine = csr_array((self.Y.data, self.Y.indices, self.Y.indptr), shape=(len(self.x), Y.shape[1]))
         return WarmupItems(
             np.vstack([self.x, x]),
             self.B,
             csr_array(vstack([mine, Y])),
             np.vstack([self.Z, Z]),
+            np.vstack([self.bare_x, bare]),
+            self.bare_codes,
+            self.bare_n + bare_n,
         )
 
 
@@ -73,6 +84,7 @@ class Adaptive:
         kept: dict[str, Any] = {} if early is None else {
             "x": early.x, "B": early.B, "Z": early.Z,
             "Y_indices": early.Y.indices, "Y_indptr": early.Y.indptr,
+            "bare_x": early.bare_x, "bare_codes": early.bare_codes, "bare_n": early.bare_n,
         }  # fmt: skip
         own = {f"adaptive_{name}": np.asarray(value) for name, value in kept.items()}
         return {**own, **self.side.arrays()}
@@ -82,10 +94,12 @@ class Adaptive:
         """The inverse of `arrays`."""
         side, early = TagTargets.from_arrays(arrays), None
         if "adaptive_Z" in arrays:
-            x, B, Z = (stored(arrays, f"adaptive_{name}", 2) for name in ("x", "B", "Z"))
+            names = ("x", "B", "Z", "bare_x", "bare_codes")
+            x, B, Z, bare_x, bare_codes = (stored(arrays, f"adaptive_{name}", 2) for name in names)
             indices, indptr = (stored(arrays, f"adaptive_Y_{name}", 1) for name in ("indices", "indptr"))
             Y = csr_array((np.ones(len(indices)), indices, indptr), shape=(len(x), side.c))
-            early = WarmupItems(x, B, Y, Z)
+            bare_n = int(stored(arrays, "adaptive_bare_n", 0))
+            early = WarmupItems(x, B, Y, Z, bare_x, bare_codes, bare_n)
         return cls(side=side, early=early)
 
 

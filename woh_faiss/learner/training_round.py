@@ -213,7 +213,7 @@ def _terms(items: Items, codes: Codes, with_phi: bool, kept: bool) -> Sums:
 
 
 def _root(items: Items) -> Matrix | None:
-    """What each row of an item is multiplied with, so that products of two such rows count it by its trust."""
+    """What an item's rows are multiplied with, so that products of two of them count it by its trust."""
     return None if items.trust is None else np.sqrt(items.trust)
 
 

@@ -1,9 +1,9 @@
-"""How far the tags of an item are trusted: what features and tags ask of its code, beside what chance would give.
+"""How far the tags of an item are trusted: features and tags agree more than by chance if they are right.
 
-An item's agreement is the cosine of Gv and Gt, its rows of what features foretell and of what tags ask. Tags that
-are another item's agree as much as those of two items at random do, which a chunk shows of itself: the features
-of each item beside the tags of its neighbours. So the chunk's agreements are a mixture, f = π f₀ + (1 − π) f₁ with
-f₀ known, and tags of an item that agree by c are wrong with probability π f₀(c) / f(c).
+An item's agreement is the cosine of its rows of Gv and Gt: what features foretell, and what tags ask. Tags
+of another item agree no more than by chance, which a chunk shows itself: each item's features beside the tags
+of the items behind it. So agreements are a mixture f = π f₀ + (1 − π) f₁ with f₀ known, and tags that agree
+by c are wrong with probability π f₀(c) / f(c).
 
 Features that are unlike all others foretell little, and agree with nothing, whatever the tags. π is therefore
 counted where features foretell most: there right tags hardly ever agree as little as chance.
@@ -25,8 +25,10 @@ Matrix = NDArray[np.float64]
 NEIGHBOURS = 8
 #: Share of chance agreements below which right tags of well foretold items are hardly found.
 TAIL = 0.4
-#: Least share of wrong tags, and least number of well foretold items in the tail, that are taken for more than chance.
-LEAST, FEW = 0.02, 4
+#: Least share of wrong tags that is believed.
+LEAST = 0.02
+#: Least number of well foretold items that show it.
+FEW = 4
 #: Bins of agreements, from -1 to 1.
 BINS = 16
 #: An item counts as this power of the probability that its tags are right.
@@ -73,7 +75,7 @@ def _agreement(Gv: Matrix, Gt: Matrix) -> Agreement:
 
 
 def _right(blocks: Sequence[Agreement]) -> Matrix | None:
-    """Probability that tags are right, at the middle of each bin of agreements; None where no wrong ones are seen."""
+    """Probability that tags are right, by bin of agreements; None where none seem wrong."""
     foretold = np.concatenate([block.foretold for block in blocks])
     own = np.concatenate([block.own for block in blocks])
     chance = np.concatenate([block.chance.ravel() for block in blocks])

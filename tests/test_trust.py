@@ -1,0 +1,68 @@
+"""Tags are trusted as far as features foretell them."""
+
+import numpy as np
+import pytest
+from conftest import tagged
+from numpy.testing import assert_array_equal
+
+from woh_faiss import WOH
+from woh_faiss.learner import blocks
+from woh_faiss.learner.blocks import split_blocks
+from woh_faiss.learner.trust import trusts
+
+
+def foretold(n, wrong, noise=1.0):
+    """What features and tags of items ask of 32 bits, and whose tags are another item's."""
+    rng = np.random.default_rng(0)
+    Gt = rng.standard_normal((n, 32))
+    Gv = Gt + noise * rng.standard_normal((n, 32))
+    swapped = np.flatnonzero(rng.random(n) < wrong)
+    Gt[swapped] = Gt[np.roll(swapped, 1)]
+    return Gv, Gt, np.isin(np.arange(n), swapped)
+
+
+@pytest.mark.parametrize("wrong", [0.1, 0.3, 0.6])
+def test_wrong_tags_are_told_from_right_ones(wrong):
+    Gv, Gt, swapped = foretold(1000, wrong)
+    trust = np.concatenate(trusts(split_blocks(Gv), split_blocks(Gt)).gathered())
+    assert trust[swapped].mean() < 0.1
+    assert trust[~swapped].mean() > 0.9
+    assert (trust > 0).all()
+    assert (trust <= 1).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 1000])
+def test_right_tags_are_trusted_whole(n):
+    Gv, Gt, _ = foretold(n, 0)
+    Gv[: n // 3] *= 1e-3  # features that foretell nothing much
+    Gt[: n // 3] = np.roll(Gt[: n // 3], 1, axis=0)
+    assert trusts(split_blocks(Gv), split_blocks(Gt)) is None
+
+
+def test_the_past_counts_an_item_as_far_as_it_is_trusted(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 64)
+    X, tags = tagged(0, n=400)
+    rng = np.random.default_rng(1)
+    swapped = rng.choice(400, 160, replace=False)
+    wrong = list(tags)
+    for one, other in zip(swapped, np.roll(swapped, 1), strict=True):
+        wrong[one] = tags[other]
+    counts = []
+    for given in (tags, wrong):
+        woh = WOH(bits=16, anchors=50, vector_size=5).partial_fit(X, given).partial_fit(X, given)
+        counts.append(woh.state()["C1"][-1, -1])
+    assert counts[0] == 800
+    assert counts[1] < 700
+
+
+def test_few_tags_leave_no_more_in_the_state_than_there_are_anchors():
+    X, tags = tagged(0, n=300)
+    few = [given if row % 10 == 0 else [] for row, given in enumerate(tags)]
+    woh = WOH(bits=16, anchors=80, vector_size=5, min_count=1)
+    for _ in range(2):
+        woh.partial_fit(X, few)
+    state = woh.state()
+    assert len(state["adaptive_bare_x"]) == len(state["adaptive_bare_codes"]) == 80
+    assert state["adaptive_bare_n"] == 540
+    again = WOH.from_state(woh.config, state, woh.anchors_, woh.vocabulary_)
+    assert_array_equal(again.partial_fit(X, few).codes_, woh.partial_fit(X, few).codes_)
