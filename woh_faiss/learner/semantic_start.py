@@ -17,7 +17,7 @@ from .config import WOHConfig
 from .kernel import Kernel, mapped, unit_rows
 from .solver import V_of, sign
 from .state import Adaptive, ModelState, WarmupItems
-from .statistics import Statistics, of_features, scaled, widen
+from .statistics import Statistics, of_features, widen
 from .tag_directions import cosine, directions, rotation, unit
 from .tag_targets import TagTargets, TagWeights, decoded
 from .training_round import Codes, Items, LearnedRound
@@ -97,8 +97,6 @@ def early_start(
     few = FEATURES * np.sqrt(max(early.bare_n / len(phi) - FEW, 0.0))
     frame = _frame(phi, y, z, bare, few, side, early, rho, rng)
     trust = trusts(split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M)))
-    if trust is not None:
-        frame = _frame(phi, y, z, bare, few, side, early, rho, rng, np.concatenate(trust.gathered()))
     past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
     if few:
         B = _continued(early.bare_codes, bare @ frame.R)
@@ -253,7 +251,6 @@ def _frame(
     early: WarmupItems,
     rho: float,
     rng: np.random.Generator,
-    trust: Matrix | None = None,
 ) -> _Frame:
     """Directions of tags, and with weight `few` those of features; near the codes given to the first rows.
 
@@ -265,29 +262,27 @@ def _frame(
         Those without a tag.
     rho : float
         Ridge of the regression from features to tags.
-    trust : (n,) or None
-        Items that each counts as.
     """
     r, given = early.B.shape[1], early.B
-    counted = scaled(phi, trust)
-    eigen = np.linalg.eigh(phi.T @ counted)
+    eigen = np.linalg.eigh(phi.T @ phi)
     room = ROOM * r if len(given) else r
-    E, R = directions(eigen, side.transposed_times(y, z, counted).T, rho, room, rng)
+    E, R = directions(eigen, side.transposed_times(y, z, phi).T, rho, room, rng)
     if not np.any(phi @ R):  # tags that say nothing, such as the same for all: the features' main directions
         main = np.pad(eigen[1][:, -r:], ((0, 0), (0, max(r - len(eigen[1]), 0))))
         turn, none = rotation(unit(phi @ main), given, rng), np.zeros((len(phi), r))
         return _Frame(phi @ main @ turn, main @ turn, np.zeros((len(E), r)), none)
     # The ridge regression of all other items foretells (Gv − h Gt) / (1 − h) for a row of leverage h.
-    h = np.square(phi @ eigen[1]) @ (1.0 / (np.maximum(eigen[0], 0.0) + rho))
-    h = np.minimum(scaled(h[:, None], trust), 1 - 1e-3)
+    turned = phi.astype(np.float32) @ eigen[1].astype(np.float32)
+    h = np.square(turned) @ (1.0 / (np.maximum(eigen[0], 0.0) + rho))
+    h = np.minimum(h, 1 - 1e-3)[:, None]
     Gv, Gt = phi @ R, side.times(y, z, E)
     if not few:
-        turn = rotation(unit(Gv) + scaled(unit(Gt), trust), given, rng)
+        turn = rotation(unit(Gv) + unit(Gt), given, rng)
         return _Frame(Gv @ turn, R @ turn, E @ turn, ((Gv - h * Gt) / (1 - h)) @ turn)
     E, R, own = _beside_features(E, R, (Gv - h * Gt) / (1 - h), Gt, np.vstack([phi, bare]), few)
     Gv, Gt = phi @ R, side.times(y, z, E)
     both = Gv + phi @ own
-    H = unit(both) + scaled(unit(Gt + phi @ own), trust)
+    H = unit(both) + unit(Gt + phi @ own)
     H_bare = 2 * unit(bare @ (R + own))
     old, old_bare = len(given), len(early.bare_codes)
     turn = rotation(
