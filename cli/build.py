@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from woh_faiss.store import Round
 
 
+#: Share of tags that do not fit from which a round is told about.
+DOUBTED = 0.05
+
+
 @click.command()
 @chunks_argument
 @index_option
@@ -209,3 +213,9 @@ def report(round_: Round) -> None:
         if health["tags_new"]:
             done += f", {health['tags_with_vector']:,} of {health['tags_new']:,} new ones with a word vector"
     say(f"{done}; {round_.ntotal:,} items in all")
+    doubted = 1 - health.get("trusted", 1.0)
+    if doubted >= DOUBTED:
+        say(
+            f"note: about {doubted:.0%} of the tags of round {round_.round} do not fit the features and count "
+            "less; 'woh-index info' lists the items where they fit least"
+        )

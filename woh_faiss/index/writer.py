@@ -157,6 +157,7 @@ class IndexWriter:
                     chunk_hash=chunk_hash or chunk.digest(),
                     health=codes.health(trainer.codes_)
                     | asdict(trainer.coverage_)
+                    | _trusted(trainer)
                     | _skipped(named)
                     | (noted or {}),
                     remove=named.replaced,
@@ -424,6 +425,12 @@ def _worst(ids: NDArray[np.int64], tag_outlier: NDArray[np.int64]) -> list[tuple
     """The items (id, bits) of a round that are remembered as its tag outliers; of equal ones the earlier."""
     order = np.argsort(-tag_outlier, kind="stable")[:TAG_OUTLIERS]
     return [(int(ids[row]), int(tag_outlier[row])) for row in order if tag_outlier[row]]
+
+
+def _trusted(trainer: WOH) -> dict[str, float]:
+    """What the tags of a round's items count, as a share of what they would if all were right."""
+    trained = trainer.trained_
+    return {"trusted": float(trainer.trust_[trained].mean())} if trained.any() else {}
 
 
 def _skipped(named: ResolvedItems) -> dict[str, int]:

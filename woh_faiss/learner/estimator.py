@@ -67,8 +67,12 @@ class WOH:
     trained_ : (n,) bool
         Which of its items were learned from; the rest carry no known tag and were only encoded.
     tag_outlier_ : (n,) int64
-        Bits in which each of its codes differs from the code of the item's features alone: where there are
-        many, tags and picture disagree. 0 where nothing was learned from.
+        Bits that the item's tags alone would set otherwise than its features: where there are many, tags and
+        picture disagree. With a random start, bits in which its code differs from that of its features. 0
+        where nothing was learned from.
+    trust_ : (n,) float64
+        How far its tags are trusted, 0 to 1 (`learner.trust`): what they count. 1 where nothing was learned
+        from.
     vocabulary_ : Vocabulary
         The tags so far and their vectors; `coverage_` says how much of the latest chunk they cover.
     hasher_ : Hasher
@@ -325,7 +329,7 @@ class WOH:
         )
         Y = vocabulary.incidence(tags)
         trained = np.diff(Y.indptr) > 0
-        tag_outlier = np.zeros(n, np.int64)
+        tag_outlier, trust = np.zeros(n, np.int64), np.ones(n)
         if trained.any():
             Y_rows = features.beside(split_blocks(Y[trained]))
             if Z is None:
@@ -333,7 +337,7 @@ class WOH:
             else:
                 Z_rows, f = features.beside(split_blocks(Z[trained])), Z.shape[1]
             chunk = TaggedChunk(features, trained, Y[trained], Y_rows, Z_rows, f)
-            learned, packed, tag_outlier[trained] = self._round(chunk, vocabulary.df, B0)
+            learned, packed, tag_outlier[trained], trust[trained] = self._round(chunk, vocabulary.df, B0)
         elif self._learned is None:
             raise InputError(
                 f"none of the {n} items of the first chunk has a tag that was seen "
@@ -345,7 +349,8 @@ class WOH:
         self.rounds_ += bool(trained.any())
         self._vocabulary, self.coverage_, self.touched_ = vocabulary, coverage, touched
         self._learned_with = config, self.A, self.W0
-        self._learned, self.codes_, self.trained_, self.tag_outlier_ = learned, packed, trained, tag_outlier
+        self._learned, self.codes_, self.trained_ = learned, packed, trained
+        self.tag_outlier_, self.trust_ = tag_outlier, trust
         return self
 
     def _check_params(self) -> None:
@@ -363,9 +368,9 @@ class WOH:
 
     def _round(
         self, chunk: TaggedChunk, df: Matrix, B0: ArrayLike | None
-    ) -> tuple[ModelState, NDArray[np.uint8], NDArray[np.int64]]:
-        """One more round, the chunk's codes (the new function's for items that took no part), and the bits in
-        which features alone would have set those that did otherwise."""
+    ) -> tuple[ModelState, NDArray[np.uint8], NDArray[np.int64], Matrix]:
+        """One more round, the chunk's codes (the new function's for items that took no part), and of those
+        that did the bits that features alone would have set otherwise, and how far tags are trusted."""
         config, known, trained = self.config, self._learned, chunk.trained
         if known is not None:
             _same_width(chunk.f, known.stats.C5.shape[1])
@@ -386,10 +391,12 @@ class WOH:
         packed[trained] = np.concatenate(done.codes.map(_packed).gathered())[start.given :]
         if not trained.all():
             packed[~trained] = _encoded(chunk.features, ~trained, hasher)
-        tag_outlier = np.concatenate(start.items.map(_tag_outlier, done.codes, done.P).gathered())[
-            start.given :
-        ]
-        return ModelState(hasher, done.W, done.stats, memory, anchors), packed, tag_outlier
+        tag_outlier, new = start.differ, slice(start.given, None)
+        if not semantic:
+            tag_outlier = np.concatenate(start.items.map(_tag_outlier, done.codes, done.P).gathered())
+        trust = np.concatenate(start.items.map(_trust).gathered())
+        state = ModelState(hasher, done.W, done.stats, memory, anchors)
+        return state, packed, tag_outlier[new], trust[new]
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the vocabulary and `anchors_`, as arrays by name, to go on from later.
@@ -446,6 +453,10 @@ def _with_bits(config: WOHConfig) -> WOHConfig:
 
 def _packed(block: Codes) -> NDArray[np.uint8]:
     return codes.pack(block.B)
+
+
+def _trust(items: Items) -> Matrix:
+    return np.ones(len(items.B0)) if items.trust is None else items.trust
 
 
 def _tag_outlier(items: Items, block: Codes, P: Matrix) -> NDArray[np.int64]:

@@ -55,6 +55,8 @@ class Start:
         What is remembered of the tags, and of the first items; None where there is nothing.
     bare : (n, m)
         φ of the first items without a tag.
+    differ : (n,) int64
+        Bits that features and tags of each item alone would set otherwise; empty where nobody knows.
     """
 
     kernel: Kernel
@@ -65,6 +67,7 @@ class Start:
     side: TagTargets | None = None
     early: WarmupItems | None = None
     bare: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    differ: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def early_start(
@@ -96,7 +99,7 @@ def early_start(
     rho = _ridge(phi, y, z, side, r, rng)
     few = FEATURES * np.sqrt(max(early.bare_n / len(phi) - FEW, 0.0))
     frame = _frame(phi, y, z, bare, few, side, early, rho, rng)
-    trust = trusts(split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M)))
+    trust, differ = trusts(split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M)))
     past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
     if few:
         B = _continued(early.bare_codes, bare @ frame.R)
@@ -105,7 +108,7 @@ def early_start(
     aim = _aim(split_blocks(frame.Gv), split_blocks(side.times(y, z, frame.M)), trust)
     codes = [early.B[rows] for rows in block_slices(len(phi))]
     items = split_blocks(phi).map(_items, split_blocks(y), split_blocks(z), aim, trust, Rows(codes))
-    return Start(kernel, items, None, past, given, replace(side, M=frame.M), early, bare)
+    return Start(kernel, items, None, past, given, replace(side, M=frame.M), early, bare, differ)
 
 
 def later_start(
@@ -138,9 +141,10 @@ def later_start(
     size = 4 * (n - known.stats.n) * len(kernel.A)
     phi = X.map_if_small(size, mapped, kernel)
     Gv = phi.map(_projected, known.hasher.P)
-    trust = trusts(Gv, Gt)
+    trust, differ = trusts(Gv, Gt)
     aim = _aim(Gv, Gt, trust)
-    return Start(kernel, phi.map_if_small(size, _items, y, z, aim, trust), W, stats, side=side)
+    items = phi.map_if_small(size, _items, y, z, aim, trust)
+    return Start(kernel, items, W, stats, side=side, differ=differ)
 
 
 def remembered(start: Start, done: LearnedRound, most: int) -> Adaptive | None:

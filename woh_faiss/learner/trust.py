@@ -43,6 +43,8 @@ class Agreement:
 
     Attributes
     ----------
+    differ : (b,) int64
+        Bits that features and tags alone would set otherwise.
     foretold : (b,)
         Length of the row of Gv.
     own : (b,)
@@ -51,27 +53,30 @@ class Agreement:
         Cosines with rows of Gt of others.
     """
 
+    differ: NDArray[np.int64]
     foretold: Matrix
     own: Matrix
     chance: Matrix
 
 
-def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix] | None:
-    """How far each item's tags are trusted, 0 to 1, (b,) a block; None where all of them are.
+def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> tuple[Rows[Matrix] | None, NDArray[np.int64]]:
+    """How far each item's tags are trusted, 0 to 1, (b,) a block, None where all of them are; and `differ`.
 
     Parameters
     ----------
     Gv, Gt : Rows of (b, r)
         What features and tags ask of each bit. Gv must not have been learned from the same item's tags.
     """
-    right = _right(Gv.map(_agreement, Gt).gathered())
-    return None if right is None else Gv.map(_trust, Gt, right)
+    found = Gv.map(_agreement, Gt).gathered()
+    right, differ = _right(found), np.concatenate([block.differ for block in found])
+    return None if right is None else Gv.map(_trust, Gt, right), differ
 
 
 def _agreement(Gv: Matrix, Gt: Matrix) -> Agreement:
     shifts = range(1, min(NEIGHBOURS, len(Gv) - 1) + 1)
     chance = [_cosines(Gv, np.roll(Gt, shift, axis=0)) for shift in shifts]
-    return Agreement(_lengths(Gv), _cosines(Gv, Gt), np.reshape(chance, (len(shifts), len(Gv))))
+    differ = np.count_nonzero((Gv >= 0) != (Gt >= 0), axis=1).astype(np.int64)
+    return Agreement(differ, _lengths(Gv), _cosines(Gv, Gt), np.reshape(chance, (len(shifts), len(Gv))))
 
 
 def _right(blocks: Sequence[Agreement]) -> Matrix | None:
