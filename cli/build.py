@@ -216,6 +216,6 @@ def report(round_: Round) -> None:
     doubted = 1 - health.get("trusted", 1.0)
     if doubted >= DOUBTED:
         say(
-            f"note: about {doubted:.0%} of the tags of round {round_.round} do not fit the features and count "
-            "less; 'woh-index info' lists the items where they fit least"
+            f"note: about {doubted:.0%} of the tags of round {round_.round} do not fit the features and "
+            "count less; 'woh-index info' lists the items where they fit least"
         )
