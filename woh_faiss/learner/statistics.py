@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array
 
 from woh_faiss.errors import InputError
 from woh_faiss.validate import stored
@@ -138,7 +138,7 @@ def scaled(M: Any, weights: Matrix | None) -> Any:
     if weights is None:
         return M
     column = weights.astype(M.dtype)[:, None]
-    return csr_array(M.multiply(column)) if issparse(M) else M * column
+    return csr_array(M.multiply(column)) if isinstance(M, csr_array) else M * column
 
 
 def widen(M: Matrix, c: int) -> Matrix:

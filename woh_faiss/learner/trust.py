@@ -113,8 +113,8 @@ def _trust(Gv: Matrix, Gt: Matrix, right: Matrix) -> Matrix:
 
 def _cosines(G: Matrix, H: Matrix) -> Matrix:
     """Of the rows; 0 where one is zero."""
-    return np.einsum("ij,ij->i", G, H) / np.maximum(_lengths(G) * _lengths(H), 1e-300)
+    return np.asarray(np.einsum("ij,ij->i", G, H) / np.maximum(_lengths(G) * _lengths(H), 1e-300))
 
 
 def _lengths(G: Matrix) -> Matrix:
-    return np.sqrt(np.einsum("ij,ij->i", G, G))
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", G, G)))
