@@ -831,9 +831,9 @@ class WOHIndex:
             much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that
             is kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that
             differ with the newest hash function, and ``bits``, the same a bit. Stored codes do not change.
-            ``tag_outliers``: the items whose code differs in the most bits from that of their features alone,
-            worst first, with id, key, tags, round and ``differ``: wrong tags show up here. The 20 worst of
-            each round are kept.
+            ``tag_outliers``: the items whose tags and features ask for the most different bits
+            (`WOH.tag_outlier_`), worst first, with id, key, tags, round and ``differ``: wrong tags show up
+            here. The 20 worst of each round are kept.
         """
         return index_state.health(self._store, self._hasher_or_none(), validate.whole_number(most, "most", 0))
 
