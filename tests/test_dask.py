@@ -133,6 +133,18 @@ def test_a_round_is_the_same_to_the_bit_in_any_partitions(client, monkeypatch, p
     assert 0 < here.trained_.sum() < len(X)
 
 
+def test_a_round_that_adapts_to_new_kinds_of_items(client, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 16)
+    here, there = (WOH(**SMALL).partial_fit(*stream(0, 40)) for _ in range(2))
+    X, tags = stream(1)
+    X, tags = X[:, ::-1].copy(), [[f"new {tag}" for tag in given] for given in tags]
+    here.partial_fit(X, tags)
+    on_workers.partial_fit(there, cut(X, 7), tags, client=client)
+    assert here.adapted_
+    assert there.adapted_
+    assert differing(here, there) == []
+
+
 def test_the_first_rounds_may_be_on_workers_too(client, monkeypatch):
     """The paper's in blocks; of a semantic start, which looks at all rows, here."""
     monkeypatch.setattr(blocks, "BLOCK", 16)

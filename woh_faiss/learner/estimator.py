@@ -73,6 +73,11 @@ class WOH:
     trust_ : (n,) float64
         How far its tags are trusted, 0 to 1 (`learner.trust`): what they count. 1 where nothing was learned
         from.
+    novelty_ : float
+        Share of the latest chunk's tags that are more than chance draws from the items so far: about 0 in a
+        shuffled stream. 0 in round 1, of a random start, and where nothing was learned from.
+    adapted_ : bool
+        Whether the latest chunk was so unlike the items so far that its codes got directions of their own.
     vocabulary_ : Vocabulary
         The tags so far and their vectors; `coverage_` says how much of the latest chunk they cover.
     hasher_ : Hasher
@@ -329,7 +334,7 @@ class WOH:
         )
         Y = vocabulary.incidence(tags)
         trained = np.diff(Y.indptr) > 0
-        tag_outlier, trust = np.zeros(n, np.int64), np.ones(n)
+        tag_outlier, trust, drift = np.zeros(n, np.int64), np.ones(n), (0.0, False)
         if trained.any():
             Y_rows = features.beside(split_blocks(Y[trained]))
             if Z is None:
@@ -337,7 +342,9 @@ class WOH:
             else:
                 Z_rows, f = features.beside(split_blocks(Z[trained])), Z.shape[1]
             chunk = TaggedChunk(features, trained, Y[trained], Y_rows, Z_rows, f)
-            learned, packed, tag_outlier[trained], trust[trained] = self._round(chunk, vocabulary.df, B0)
+            learned, packed, tag_outlier[trained], trust[trained], drift = self._round(
+                chunk, vocabulary.df, B0
+            )
         elif self._learned is None:
             raise InputError(
                 f"none of the {n} items of the first chunk has a tag that was seen "
@@ -351,6 +358,7 @@ class WOH:
         self._learned_with = config, self.A, self.W0
         self._learned, self.codes_, self.trained_ = learned, packed, trained
         self.tag_outlier_, self.trust_ = tag_outlier, trust
+        self.novelty_, self.adapted_ = drift
         return self
 
     def _check_params(self) -> None:
@@ -368,9 +376,10 @@ class WOH:
 
     def _round(
         self, chunk: TaggedChunk, df: Matrix, B0: ArrayLike | None
-    ) -> tuple[ModelState, NDArray[np.uint8], NDArray[np.int64], Matrix]:
-        """One more round, the chunk's codes (the new function's for items that took no part), and of those
-        that did the bits that features alone would have set otherwise, and how far tags are trusted."""
+    ) -> tuple[ModelState, NDArray[np.uint8], NDArray[np.int64], Matrix, tuple[float, bool]]:
+        """One more round, the chunk's codes (the new function's for items that took no part), of those that
+        did the bits that features alone would have set otherwise, and how far tags are trusted; and the
+        round's novelty and whether it adapted."""
         config, known, trained = self.config, self._learned, chunk.trained
         if known is not None:
             _same_width(chunk.f, known.stats.C5.shape[1])
@@ -396,7 +405,7 @@ class WOH:
             tag_outlier = np.concatenate(start.items.map(_tag_outlier, done.codes, done.P).gathered())
         trust = np.concatenate(start.items.map(_trust).gathered())
         state = ModelState(hasher, done.W, done.stats, memory, anchors)
-        return state, packed, tag_outlier[new], trust[new]
+        return state, packed, tag_outlier[new], trust[new], (start.novelty, start.adapted)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the vocabulary and `anchors_`, as arrays by name, to go on from later.

@@ -14,6 +14,7 @@ from woh_faiss.errors import InputError
 
 from .blocks import Features, Rows, split_blocks
 from .config import WOHConfig
+from .drift import novelty
 from .kernel import Kernel, Matrix, mapped, unit_rows
 from .semantic_start import Start, early_start, later_start
 from .state import ModelState, WarmupItems
@@ -65,21 +66,23 @@ class RoundStart:
             )
         config, known, d = self.config, self.known, chunk.features.shape[1]
         n, c = chunk.Y.shape
+        seen = 0 if known is None else known.stats.n
+        count = np.asarray(chunk.Y.sum(axis=0)).ravel()
+        new = novelty(count, n, df - count, seen)
         if known is None or known.memory is None:
             early = WarmupItems.none(d, config.bits, chunk.f, c)
         elif known.memory.early is None:
             side, X = known.memory.side.widened(c).seeing(chunk.Y), chunk.features.rows(chunk.trained)
-            return later_start(X, chunk.Y_rows, chunk.Z_rows, side, df, known.stats.n + n, known, config)
+            return later_start(X, chunk.Y_rows, chunk.Z_rows, side, df, seen + n, known, config, new, rng)
         else:
             early = known.memory.early
         A = None if self.A is None else valid_chunk("A", self.A, (None, d))
-        n += 0 if known is None else known.stats.n
         tagged, bare = (np.flatnonzero(places) for places in (chunk.trained, ~chunk.trained))
         room = max(config.anchors - len(early.bare_x), 0)
         kept = bare if len(bare) <= room else np.sort(rng.choice(bare, room, replace=False))
         x, bare_x = (unit_rows(chunk.features.take(places)) for places in (tagged, kept))
         early = early.and_then(x, chunk.Y, np.vstack(chunk.Z_rows.gathered()), bare_x, len(bare))
-        return early_start(early, df, n, config, rng, A)
+        return early_start(early, df, seen + n, config, rng, A, new)
 
     def random(
         self, chunk: TaggedChunk, B0: ArrayLike | None, rng: np.random.Generator

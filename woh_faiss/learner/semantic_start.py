@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 
 from .blocks import Rows, Sums, block_slices, split_blocks
 from .config import WOHConfig
+from .drift import UNLIKE, redirected
 from .kernel import Kernel, mapped, unit_rows
 from .solver import V_of, sign
 from .state import Adaptive, ModelState, WarmupItems
@@ -57,6 +58,9 @@ class Start:
         φ of the first items without a tag.
     differ : (n,) int64
         Bits that features and tags of each item alone would set otherwise; empty where nobody knows.
+    novelty, adapted : float, bool
+        Share of the chunk's tags that the items so far did not let expect, see `drift.novelty`; and whether
+        the start is therefore another one.
     """
 
     kernel: Kernel
@@ -68,6 +72,8 @@ class Start:
     early: WarmupItems | None = None
     bare: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     differ: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    novelty: float = 0.0
+    adapted: bool = False
 
 
 def early_start(
@@ -77,6 +83,7 @@ def early_start(
     config: WOHConfig,
     rng: np.random.Generator,
     A: Matrix | None,
+    novelty: float,
 ) -> Start:
     """Everything again from all items so far, while they are few; existing codes do not change.
 
@@ -88,6 +95,8 @@ def early_start(
         Items that carried each tag so far, and items with a tag so far, this chunk included.
     A : (m, d) or None
         Anchors to use permanently, instead of drawing them.
+    novelty : float
+        Of the chunk, see `drift.novelty`. Tags of new kinds can't be foretold, and are trusted.
     """
     r, c, f = config.bits, early.Y.shape[1], early.Z.shape[1]
     x = np.vstack([early.x, early.bare_x])
@@ -99,7 +108,10 @@ def early_start(
     rho = _ridge(phi, y, z, side, r, rng)
     few = FEATURES * np.sqrt(max(early.bare_n / len(phi) - FEW, 0.0))
     frame = _frame(phi, y, z, bare, few, side, early, rho, rng)
+    adapted = novelty > UNLIKE
     trust, differ = trusts(split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M)))
+    if adapted:  # features do not foretell kinds that were not there before
+        trust = None
     past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
     if few:
         B = _continued(early.bare_codes, bare @ frame.R)
@@ -108,7 +120,8 @@ def early_start(
     aim = _aim(split_blocks(frame.Gv), split_blocks(side.times(y, z, frame.M)), trust)
     codes = [early.B[rows] for rows in block_slices(len(phi))]
     items = split_blocks(phi).map(_items, split_blocks(y), split_blocks(z), aim, trust, Rows(codes))
-    return Start(kernel, items, None, past, given, replace(side, M=frame.M), early, bare, differ)
+    side = replace(side, M=frame.M)
+    return Start(kernel, items, None, past, given, side, early, bare, differ, novelty, adapted)
 
 
 def later_start(
@@ -120,6 +133,8 @@ def later_start(
     n: int,
     known: ModelState,
     config: WOHConfig,
+    novelty: float,
+    rng: np.random.Generator,
 ) -> Start:
     """What the hash function so far and the tags' part M ask of the chunk.
 
@@ -131,6 +146,8 @@ def later_start(
         That has seen Y.
     df, n : (c,), int
         As `early_start`.
+    novelty : float
+        Of the chunk, see `drift.novelty`.
     """
     kernel = known.hasher.kernel
     stats, W = known.stats.widened(side.c), widen(known.W, side.c)
@@ -140,11 +157,19 @@ def later_start(
     Gt = y.map(_times, z, light) if fitted else y.map(decoded, z, V_of(stats, config), W)
     size = 4 * (n - known.stats.n) * len(kernel.A)
     phi = X.map_if_small(size, mapped, kernel)
-    Gv = phi.map(_projected, known.hasher.P)
+    adapted = novelty > UNLIKE and side.a + side.q > 0
+    if adapted:
+        TB = side.TB if fitted else side.TB_of(stats.C1, V_of(stats, config), W)
+        P, M = redirected(phi, y, z, light, stats, TB, config.alpha, rng)
+        Gv, Gt = phi.map(_projected, P), y.map(_times, z, replace(light, M=M))
+    else:
+        Gv = phi.map(_projected, known.hasher.P)
     trust, differ = trusts(Gv, Gt)
+    if adapted:  # features do not foretell kinds that were not there before
+        trust = None
     aim = _aim(Gv, Gt, trust)
     items = phi.map_if_small(size, _items, y, z, aim, trust)
-    return Start(kernel, items, W, stats, side=side, differ=differ)
+    return Start(kernel, items, W, stats, side=side, differ=differ, novelty=novelty, adapted=adapted)
 
 
 def remembered(start: Start, done: LearnedRound, most: int) -> Adaptive | None:

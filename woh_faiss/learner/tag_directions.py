@@ -48,17 +48,17 @@ def rotation(H: Matrix, given: Matrix, rng: np.random.Generator) -> Matrix:
     The first rows' signs are `given` (b, r); with none of them r is p and the start is random.
     """
     if len(given):
-        R = _nearest(given, H[: len(given)])
+        R = nearest(given.T @ H[: len(given)])
     else:
         R = np.linalg.qr(rng.standard_normal((H.shape[1],) * 2))[0]
     for _ in range(ITQ):
-        R = _nearest(np.vstack([given, sign(H[len(given) :] @ R)]), H)
+        R = nearest(np.vstack([given, sign(H[len(given) :] @ R)]).T @ H)
     return R
 
 
-def _nearest(B: Matrix, H: Matrix) -> Matrix:
-    """The R with orthonormal columns that takes H (n, p) nearest to B (n, r)."""
-    left, _, right = np.linalg.svd(B.T @ H, full_matrices=False)
+def nearest(BH: Matrix) -> Matrix:
+    """The R (p, r) with orthonormal columns that takes H (n, p) nearest to B (n, r), from B'H; p >= r."""
+    left, _, right = np.linalg.svd(BH, full_matrices=False)
     return np.asarray((left @ right).T)
 
 

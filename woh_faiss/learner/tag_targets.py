@@ -217,6 +217,12 @@ class TagTargets:
         """What items with final codes B (n, r) add to TT and TB, each as much as it is trusted (n,)."""
         return {"TT": self.gram(y, z, trust), "TB": self.transposed_times(y, z, scaled(B, trust))}
 
+    def TB_of(self, C1: Matrix, V: Matrix, W: Matrix) -> Matrix:
+        """What TB would be, nearly, where it is not kept: by V (r + 1, f) and W (r + 1, c); (c + f, r)."""
+        K = np.hstack([self.a * W, self.q * V])
+        K[-1, : self.c] -= self.a * self.y_mean
+        return np.asarray((C1[:-1] @ K).T)
+
     def refitted(self, sums: Sums) -> TagTargets:
         """After fitting M to a chunk's final codes, too: the ridge regression of all codes so far on T."""
         TT, TB = self.TT + sums["TT"], self.TB + sums["TB"]
