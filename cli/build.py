@@ -213,6 +213,11 @@ def report(round_: Round) -> None:
         if health["tags_new"]:
             done += f", {health['tags_with_vector']:,} of {health['tags_new']:,} new ones with a word vector"
     say(f"{done}; {round_.ntotal:,} items in all")
+    if health.get("adapted"):
+        say(
+            f"note: {health['novelty']:.0%} of the tags of round {round_.round} are of kinds of items that were "
+            "not there before; it adapted to them"
+        )
     doubted = 1 - health.get("trusted", 1.0)
     if doubted >= DOUBTED:
         say(

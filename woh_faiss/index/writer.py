@@ -157,7 +157,7 @@ class IndexWriter:
                     chunk_hash=chunk_hash or chunk.digest(),
                     health=codes.health(trainer.codes_)
                     | asdict(trainer.coverage_)
-                    | _trusted(trainer)
+                    | _fit(trainer)
                     | _skipped(named)
                     | (noted or {}),
                     remove=named.replaced,
@@ -427,10 +427,14 @@ def _worst(ids: NDArray[np.int64], tag_outlier: NDArray[np.int64]) -> list[tuple
     return [(int(ids[row]), int(tag_outlier[row])) for row in order if tag_outlier[row]]
 
 
-def _trusted(trainer: WOH) -> dict[str, float]:
-    """What the tags of a round's items count, as a share of what they would if all were right."""
+def _fit(trainer: WOH) -> dict[str, float]:
+    """Of a chunk's tags: what they count, as a share of what they would if all were right, and how much of
+    them is new; whether the round adapted to that."""
     trained = trainer.trained_
-    return {"trusted": float(trainer.trust_[trained].mean())} if trained.any() else {}
+    if not trained.any():
+        return {}
+    trusted = float(trainer.trust_[trained].mean())
+    return {"trusted": trusted, "novelty": trainer.novelty_, "adapted": int(trainer.adapted_)}
 
 
 def _skipped(named: ResolvedItems) -> dict[str, int]:

@@ -36,7 +36,7 @@ POWER, TURNS = 4, 10
 LEAST = 1e-6
 
 
-def novelty(count: Matrix, n: int, df: Matrix, seen: int) -> float:
+def novelty(count: NDArray[Any], n: int, df: Matrix, seen: int) -> float:
     """Share of a chunk's tags that are more than chance would draw from the items so far, 0 to 1.
 
     Parameters

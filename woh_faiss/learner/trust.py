@@ -2,7 +2,7 @@
 
 An item's agreement is the cosine of its rows of Gv and Gt: what features foretell, and what tags ask. Tags
 of another item agree no more than by chance, which a chunk shows itself: each item's features beside the tags
-of the items behind it. So agreements are a mixture f = π f₀ + (1 − π) f₁ with f₀ known, and tags that agree
+of some other items. So agreements are a mixture f = π f₀ + (1 − π) f₁ with f₀ known, and tags that agree
 by c are wrong with probability π f₀(c) / f(c).
 
 Features that are unlike all others foretell little, and agree with nothing, whatever the tags. π is therefore
@@ -21,8 +21,8 @@ from .blocks import Rows
 
 Matrix = NDArray[np.float64]
 
-#: Neighbours whose tags show what chance gives.
-NEIGHBOURS = 8
+#: Other items whose tags show what chance gives.
+OTHERS = 8
 #: Share of chance agreements below which right tags of well foretold items are hardly found.
 TAIL = 0.4
 #: Least share of wrong tags that is believed.
@@ -49,7 +49,7 @@ class Agreement:
         Length of the row of Gv.
     own : (b,)
         Cosine with the row of Gt.
-    chance : (at most NEIGHBOURS, b)
+    chance : (at most OTHERS, b)
         Cosines with rows of Gt of others.
     """
 
@@ -73,7 +73,8 @@ def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> tuple[Rows[Matrix] | None, NDA
 
 
 def _agreement(Gv: Matrix, Gt: Matrix) -> Agreement:
-    shifts = range(1, min(NEIGHBOURS, len(Gv) - 1) + 1)
+    n = len(Gv)  # far apart: neighbours may be of one kind
+    shifts = sorted({place * n // (OTHERS + 1) for place in range(1, OTHERS + 1)} - {0})
     chance = [_cosines(Gv, np.roll(Gt, shift, axis=0)) for shift in shifts]
     differ = np.count_nonzero((Gv >= 0) != (Gt >= 0), axis=1).astype(np.int64)
     return Agreement(differ, _lengths(Gv), _cosines(Gv, Gt), np.reshape(chance, (len(shifts), len(Gv))))
