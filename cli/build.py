@@ -215,8 +215,8 @@ def report(round_: Round) -> None:
     say(f"{done}; {round_.ntotal:,} items in all")
     if health.get("adapted"):
         say(
-            f"note: {health['novelty']:.0%} of the tags of round {round_.round} are of kinds of items that were "
-            "not there before; it adapted to them"
+            f"note: {health['novelty']:.0%} of the tags of round {round_.round} are of kinds of items that "
+            "were not there before; it adapted to them"
         )
     doubted = 1 - health.get("trusted", 1.0)
     if doubted >= DOUBTED:
