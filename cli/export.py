@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,18 @@ def _parameters(_context: click.Context, _parameter: click.Parameter, pairs: Seq
     return found
 
 
+def _param_option(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """--param, for an index that takes parameters of these names."""
+    return click.option(
+        "--param",
+        "parameters",
+        multiple=True,
+        metavar="NAME=NUMBER",
+        callback=_parameters,
+        help=f"A parameter: {names}. May be given many times.",
+    )
+
+
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
@@ -39,15 +51,7 @@ def _parameters(_context: click.Context, _parameter: click.Parameter, pairs: Seq
     help="flat and idmap2 answer exactly, the others search a part of the codes only; flat has positions "
     "for ids.",
 )
-@click.option(
-    "--param",
-    "parameters",
-    multiple=True,
-    metavar="NAME=NUMBER",
-    callback=_parameters,
-    help="A parameter: nlist, nprobe (ivf); M, ef_construction, ef_search (hnsw); nhash, b, nflip "
-    "(multihash). May be given many times.",
-)
+@_param_option("nlist, nprobe (ivf); M, ef_construction, ef_search (hnsw); nhash, b, nflip (multihash)")
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
 @index_option
 @json_option
@@ -81,15 +85,7 @@ def export(
 
 @click.command()
 @click.argument("kind", required=False, type=click.Choice(("ivf",)))
-@click.option(
-    "--param",
-    "parameters",
-    multiple=True,
-    metavar="NAME=NUMBER",
-    callback=_parameters,
-    help="A parameter: nlist, lists of each half of the code; nprobe, those that a search scans. May be "
-    "given many times.",
-)
+@_param_option("nlist, lists of each half of the code; nprobe, those that a search scans")
 @click.option("--drop", is_flag=True, help="Remove the approximate index of KIND, or all of them.")
 @index_option
 @json_option

@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 from woh_faiss import WOH
 from woh_faiss.learner import blocks
 from woh_faiss.learner.blocks import split_blocks
-from woh_faiss.learner.trust import trusts
+from woh_faiss.learner.trust import differing, trusts
 
 
 def foretold(n, wrong, noise=1.0):
@@ -24,8 +24,8 @@ def foretold(n, wrong, noise=1.0):
 @pytest.mark.parametrize("wrong", [0.1, 0.3, 0.6])
 def test_wrong_tags_are_told_from_right_ones(wrong):
     Gv, Gt, swapped = foretold(1000, wrong)
-    found, differ = trusts(split_blocks(Gv), split_blocks(Gt))
-    trust = np.concatenate(found.gathered())
+    trust = np.concatenate(trusts(split_blocks(Gv), split_blocks(Gt)).gathered())
+    differ = differing(split_blocks(Gv), split_blocks(Gt))
     assert_array_equal(differ, ((Gv >= 0) != (Gt >= 0)).sum(axis=1))
     assert differ[swapped].mean() > 2 * differ[~swapped].mean()
     assert trust[swapped].mean() < 0.1
@@ -39,7 +39,7 @@ def test_right_tags_are_trusted_whole(n):
     Gv, Gt, _ = foretold(n, 0)
     Gv[: n // 3] *= 1e-3  # features that foretell nothing much
     Gt[: n // 3] = np.roll(Gt[: n // 3], 1, axis=0)
-    assert trusts(split_blocks(Gv), split_blocks(Gt))[0] is None
+    assert trusts(split_blocks(Gv), split_blocks(Gt)) is None
 
 
 def test_the_past_counts_an_item_as_far_as_it_is_trusted(monkeypatch):

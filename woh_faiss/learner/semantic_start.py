@@ -22,7 +22,7 @@ from .statistics import Statistics, of_features, widen
 from .tag_directions import cosine, directions, rotation, unit
 from .tag_targets import TagTargets, TagWeights, decoded
 from .training_round import Codes, Items, LearnedRound
-from .trust import trusts
+from .trust import differing, trusts
 
 Matrix = NDArray[np.float64]
 
@@ -109,15 +109,15 @@ def early_start(
     few = FEATURES * np.sqrt(max(early.bare_n / len(phi) - FEW, 0.0))
     frame = _frame(phi, y, z, bare, few, side, early, rho, rng)
     adapted = novelty > UNLIKE
-    trust, differ = trusts(split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M)))
-    if adapted:  # features do not foretell kinds that were not there before
-        trust = None
+    held_out, of_tags = split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M))
+    # Features do not foretell kinds that were not there before.
+    trust, differ = None if adapted else trusts(held_out, of_tags), differing(held_out, of_tags)
     past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
     if few:
         B = _continued(early.bare_codes, bare @ frame.R)
         past = past.plus(split_blocks(bare).sum(_untagged, split_blocks(B)))
     given = len(early.B)
-    aim = _aim(split_blocks(frame.Gv), split_blocks(side.times(y, z, frame.M)), trust)
+    aim = _aim(split_blocks(frame.Gv), of_tags, trust)
     codes = [early.B[rows] for rows in block_slices(len(phi))]
     items = split_blocks(phi).map(_items, split_blocks(y), split_blocks(z), aim, trust, Rows(codes))
     side = replace(side, M=frame.M)
@@ -164,9 +164,7 @@ def later_start(
         Gv, Gt = phi.map(_projected, P), y.map(_times, z, replace(light, M=M))
     else:
         Gv = phi.map(_projected, known.hasher.P)
-    trust, differ = trusts(Gv, Gt)
-    if adapted:  # features do not foretell kinds that were not there before
-        trust = None
+    trust, differ = None if adapted else trusts(Gv, Gt), differing(Gv, Gt)
     aim = _aim(Gv, Gt, trust)
     items = phi.map_if_small(size, _items, y, z, aim, trust)
     return Start(kernel, items, W, stats, side=side, differ=differ, novelty=novelty, adapted=adapted)

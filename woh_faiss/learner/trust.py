@@ -43,8 +43,6 @@ class Agreement:
 
     Attributes
     ----------
-    differ : (b,) int64
-        Bits that features and tags alone would set otherwise.
     foretold : (b,)
         Length of the row of Gv.
     own : (b,)
@@ -53,31 +51,38 @@ class Agreement:
         Cosines with rows of Gt of others.
     """
 
-    differ: NDArray[np.int64]
     foretold: Matrix
     own: Matrix
     chance: Matrix
 
 
-def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> tuple[Rows[Matrix] | None, NDArray[np.int64]]:
-    """How far each item's tags are trusted, 0 to 1, (b,) a block, None where all of them are; and `differ`.
+def differing(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> NDArray[np.int64]:
+    """Bits that features and tags of each item alone would set otherwise: (n,), of Rows of (b, r)."""
+    return np.concatenate(Gv.map(_differing, Gt).gathered())
+
+
+def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix] | None:
+    """How far each item's tags are trusted, 0 to 1, (b,) a block; None where all of them are.
 
     Parameters
     ----------
     Gv, Gt : Rows of (b, r)
         What features and tags ask of each bit. Gv must not have been learned from the same item's tags.
     """
-    found = Gv.map(_agreement, Gt).gathered()
-    right, differ = _right(found), np.concatenate([block.differ for block in found])
-    return None if right is None else Gv.map(_trust, Gt, right), differ
+    right = _right(Gv.map(_agreement, Gt).gathered())
+    return None if right is None else Gv.map(_trust, Gt, right)
+
+
+def _differing(Gv: Matrix, Gt: Matrix) -> NDArray[np.int64]:
+    return np.asarray(np.count_nonzero((Gv >= 0) != (Gt >= 0), axis=1), np.int64)
 
 
 def _agreement(Gv: Matrix, Gt: Matrix) -> Agreement:
     n = len(Gv)  # far apart: neighbours may be of one kind
     shifts = sorted({place * n // (OTHERS + 1) for place in range(1, OTHERS + 1)} - {0})
-    chance = [_cosines(Gv, np.roll(Gt, shift, axis=0)) for shift in shifts]
-    differ = np.count_nonzero((Gv >= 0) != (Gt >= 0), axis=1).astype(np.int64)
-    return Agreement(differ, _lengths(Gv), _cosines(Gv, Gt), np.reshape(chance, (len(shifts), len(Gv))))
+    v, t = _lengths(Gv), _lengths(Gt)
+    chance = [_cosines(Gv, np.roll(Gt, shift, axis=0), v, np.roll(t, shift)) for shift in shifts]
+    return Agreement(v, _cosines(Gv, Gt, v, t), np.reshape(chance, (len(shifts), n)))
 
 
 def _right(blocks: Sequence[Agreement]) -> Matrix | None:
@@ -109,12 +114,12 @@ def _density(agreements: Matrix) -> Matrix:
 
 def _trust(Gv: Matrix, Gt: Matrix, right: Matrix) -> Matrix:
     middles = (np.arange(BINS) + 0.5) * 2 / BINS - 1
-    return np.maximum(np.interp(_cosines(Gv, Gt), middles, right) ** POWER, FLOOR)
+    return np.maximum(np.interp(_cosines(Gv, Gt, _lengths(Gv), _lengths(Gt)), middles, right) ** POWER, FLOOR)
 
 
-def _cosines(G: Matrix, H: Matrix) -> Matrix:
-    """Of the rows; 0 where one is zero."""
-    return np.asarray(np.einsum("ij,ij->i", G, H) / np.maximum(_lengths(G) * _lengths(H), 1e-300))
+def _cosines(G: Matrix, H: Matrix, g: Matrix, h: Matrix) -> Matrix:
+    """Of the rows, whose lengths are g and h; 0 where one is zero."""
+    return np.asarray(np.einsum("ij,ij->i", G, H) / np.maximum(g * h, 1e-300))
 
 
 def _lengths(G: Matrix) -> Matrix:
