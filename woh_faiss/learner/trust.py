@@ -6,7 +6,9 @@ of some other items. So agreements are a mixture f = π f₀ + (1 − π) f₁ w
 by c are wrong with probability π f₀(c) / f(c).
 
 Features that are unlike all others foretell little, and agree with nothing, whatever the tags. π is therefore
-counted where features foretell most: there right tags hardly ever agree as little as chance.
+counted where features foretell most: there right tags hardly ever agree as little as chance. Where they do,
+the share of chance's lowest agreements falls with their depth, and the deepest are counted. Where features are
+so weak that agreements do not tell wrong tags from right ones, all tags are trusted.
 """
 
 from __future__ import annotations
@@ -23,8 +25,12 @@ Matrix = NDArray[np.float64]
 
 #: Other items whose tags show what chance gives.
 OTHERS = 8
-#: Share of chance agreements below which right tags of well foretold items are hardly found.
-TAIL = 0.4
+#: Shares of chance agreements below which right tags of well foretold items are hardly found.
+TAILS = (0.4, 0.2, 0.1)
+#: Standard errors by which a deeper tail must hold fewer to count instead.
+ERRORS = 2.0
+#: Most that the distributions of right tags' agreements and of chance's may have in common.
+COMMON = 0.45
 #: Least share of wrong tags that is believed.
 LEAST = 0.02
 #: Least number of well foretold items that show it.
@@ -96,13 +102,29 @@ def _right(blocks: Sequence[Agreement]) -> Matrix | None:
     )
     if not len(by_chance):
         return None
-    low = own[np.concatenate(well)] < np.quantile(by_chance, TAIL)
-    share = low.mean() / TAIL  # π
-    if share < LEAST or low.sum() < FEW:
+    own_well = own[np.concatenate(well)]
+    share = _share_wrong(own_well, by_chance)
+    if share < LEAST or _in_common(own_well, by_chance, share) > COMMON:
         return None
-    f, f0 = _density(own), _density(chance)
-    wrong = np.minimum(share * f0 / f, 1.0)
+    wrong = np.minimum(share * _density(chance) / _density(own), 1.0)
     return 1.0 - np.maximum.accumulate(wrong[::-1])[::-1]  # never less where tags agree more
+
+
+def _share_wrong(own: Matrix, chance: Matrix) -> float:
+    """π, of agreements of well foretold items; 0 where FEW show none."""
+    share, n_low = 1.0, 0
+    for place, tail in enumerate(TAILS):
+        low = own < np.quantile(chance, tail)
+        deeper = float(low.mean()) / tail
+        if place == 0 or share - deeper > ERRORS * np.sqrt(share / (tail * len(own))):
+            share, n_low = deeper, int(low.sum())
+    return share if n_low >= FEW else 0.0
+
+
+def _in_common(own: Matrix, chance: Matrix, share: float) -> float:
+    """What f₁ and f₀ have in common: min(f, f₀) = π f₀ + (1 − π) min(f₁, f₀)."""
+    both = float(np.minimum(_density(own), _density(chance)).sum())
+    return (both - share) / max(1.0 - share, 1e-300)
 
 
 def _density(agreements: Matrix) -> Matrix:
@@ -113,8 +135,13 @@ def _density(agreements: Matrix) -> Matrix:
 
 
 def _trust(Gv: Matrix, Gt: Matrix, right: Matrix) -> Matrix:
+    agreements = _cosines(Gv, Gt, _lengths(Gv), _lengths(Gt))
+    return np.maximum(_interpolated(agreements, right) ** POWER, FLOOR)
+
+
+def _interpolated(agreements: Matrix, by_bin: Matrix) -> Matrix:
     middles = (np.arange(BINS) + 0.5) * 2 / BINS - 1
-    return np.maximum(np.interp(_cosines(Gv, Gt, _lengths(Gv), _lengths(Gt)), middles, right) ** POWER, FLOOR)
+    return np.asarray(np.interp(agreements, middles, by_bin))
 
 
 def _cosines(G: Matrix, H: Matrix, g: Matrix, h: Matrix) -> Matrix:
