@@ -7,8 +7,8 @@ by c are wrong with probability π f₀(c) / f(c).
 
 Features that are unlike all others foretell little, and agree with nothing, whatever the tags. π is therefore
 counted where features foretell most: there right tags hardly ever agree as little as chance. Where they do,
-the share of chance's lowest agreements falls with their depth, and the deepest are counted. Where features are
-so weak that agreements do not tell wrong tags from right ones, all tags are trusted.
+the share of chance's lowest agreements falls with their depth, and the deepest are counted. Where features
+are so weak that agreements do not tell wrong tags from right ones, all tags are trusted.
 """
 
 from __future__ import annotations
