@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse.linalg import aslinearoperator
 
 from woh_faiss.learner.solver import sign
 from woh_faiss.learner.tag_directions import cosine, directions, rotation, unit
@@ -12,13 +13,19 @@ def problem(seed=0, n=60, m=9, p=12):
     return phi, phi @ rng.normal(size=(m, p)) * 0.5 + rng.normal(size=(n, p))
 
 
+def found(phi, T, rho, r):
+    L, Q = np.linalg.eigh(phi.T @ phi)
+    shared = Q.T @ phi.T @ T @ T.T @ phi @ Q
+    return directions((L, Q), shared, phi, aslinearoperator(T), rho, r, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize("rho", [0.01, 1.0, 30.0])
 @pytest.mark.parametrize("r", [1, 4, 9])
 def test_directions_are_the_main_ones_of_the_ridge_prediction(rho, r):
     """Oracle: the SVD of the tags as ridge regression on the features foretells them."""
     phi, T = problem()
     C3 = phi.T @ phi
-    E, R = directions(np.linalg.eigh(C3), phi.T @ T, rho, r, np.random.default_rng(0))
+    E, R = found(phi, T, rho, r)
     predicted = phi @ np.linalg.solve(C3 + rho * np.eye(9), phi.T @ T)
     expected = np.linalg.svd(predicted)[2][:r].T
     assert_allclose(np.abs(np.sum(E * expected, axis=0)), 1, atol=1e-9)
@@ -28,7 +35,7 @@ def test_directions_are_the_main_ones_of_the_ridge_prediction(rho, r):
 
 def test_fewer_directions_than_bits_are_spread_over_all_bits():
     phi, T = problem(p=3)
-    E, R = directions(np.linalg.eigh(phi.T @ phi), phi.T @ T, 0.1, 8, np.random.default_rng(0))
+    E, R = found(phi, T, 0.1, 8)
     assert E.shape == (3, 8)
     assert R.shape == (9, 8)
     assert (np.abs(E).sum(axis=0) > 0).all()
@@ -36,7 +43,7 @@ def test_fewer_directions_than_bits_are_spread_over_all_bits():
 
 def test_tags_without_any_signal_give_finite_directions():
     phi, _ = problem()
-    E, R = directions(np.linalg.eigh(phi.T @ phi), np.zeros((9, 5)), 0.1, 8, np.random.default_rng(0))
+    E, R = found(phi, np.zeros((60, 5)), 0.1, 8)
     assert np.isfinite(E).all()
     assert not (phi @ R).any()
 

@@ -68,6 +68,13 @@ def test_products_with_T_are_those_of_the_dense_T(kind):
     assert_allclose(side.times(y, z, M), T @ M, atol=1e-12)
     assert_allclose(side.transposed_times(y, z, F), T.T @ F, atol=1e-12)
     assert_allclose(side.gram(y, z), T.T @ T, atol=1e-12)
+    for m in (2, 50):  # by T'F, and by TT'
+        F = rng.normal(size=(30, m))
+        assert_allclose(side.covariance(y, z, F), F.T @ T @ T.T @ F, atol=1e-10)
+    operator = side.operator(y, z)
+    assert_allclose(operator @ M, T @ M, atol=1e-12)
+    assert_allclose(operator @ M[:, 0], T @ M[:, 0], atol=1e-12)
+    assert_allclose(operator.T @ F, T.T @ F, atol=1e-12)
     assert np.square(T).sum() / 30 == pytest.approx(1)  # each part in units of its energy
     if kind == "both":
         assert np.square(T[:, :7]).sum() / 30 == pytest.approx(0.5)

@@ -8,6 +8,8 @@ from numpy.testing import assert_array_equal
 from woh_faiss import WOH
 from woh_faiss.learner import blocks
 from woh_faiss.learner.blocks import split_blocks
+from woh_faiss.learner.kernel import Kernel, unit_rows
+from woh_faiss.learner.semantic_start import main_directions
 from woh_faiss.learner.trust import differing, trusts
 
 
@@ -83,3 +85,14 @@ def test_few_tags_leave_no_more_in_the_state_than_there_are_anchors():
     assert state["adaptive_bare_n"] == 540
     again = WOH.from_state(woh.config, state, woh.anchors_, woh.vocabulary_)
     assert_array_equal(again.partial_fit(X, few).codes_, woh.partial_fit(X, few).codes_)
+
+
+def test_bits_of_untagged_items_follow_the_features_main_directions():
+    """Oracle: PCA of the features, which φ foretells; φ's own main directions are others."""
+    X, _ = tagged(0, n=600)
+    x = unit_rows(X)
+    kernel = Kernel.fit(x, x[:200], energy=True)
+    phi, centred = kernel.map(x), x - x.mean(axis=0)
+    main = centred @ np.linalg.svd(centred, full_matrices=False)[2][:5].T
+    found = phi @ main_directions(phi, x, 5)
+    assert np.linalg.norm(found @ np.linalg.lstsq(found, main, rcond=None)[0] - main) < 0.1 * np.linalg.norm(main)

@@ -11,10 +11,11 @@ from conftest import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.tags.tag_lists import TagLists
-from woh_faiss.tags.vocabulary import Coverage, Vocabulary, normalise, normalised
+from woh_faiss.tags.vocabulary import Coverage, Vocabulary, normalise, normalised, spread
 
 
 class Known:
@@ -299,11 +300,20 @@ def test_long_lists_are_learned_in_bounded_time(monkeypatch):
 
     monkeypatch.setattr("gensim.models.Word2Vec", spy)
     with pytest.raises(InterruptedError):
-        learn(Vocabulary(1), TagLists.from_lists([[f"t{i}" for i in range(500)]] * 3))
+        learn(Vocabulary(1), TagLists.from_lists([[f"t{i}" for i in range(500)]] * 30))
     assert (asked["window"], asked["epochs"]) == (5, 1)
+    assert {len(words) for words in asked["sentences"]} == {64}
     with pytest.raises(InterruptedError):
         learn(Vocabulary(1), lists("a,b,c", "a,b", "a"))
     assert (asked["window"], asked["epochs"]) == (3, 50)
+
+
+def test_words_of_long_captions_all_have_vectors():
+    rng = np.random.default_rng(0)
+    captions = TagLists.from_lists([[f"t{i}" for i in rng.choice(3000, 200)] for _ in range(30)])
+    vocabulary, coverage, _ = learn(Vocabulary(1), captions)
+    assert coverage.tags_with_vector < coverage.tags_new == len(vocabulary.tags)  # the others: a mean
+    assert np.abs(vocabulary.E).sum(axis=1).all()
 
 
 SCRIPT = """
@@ -387,3 +397,15 @@ def test_a_large_chunk_and_vocabulary_take_seconds():
     assert coverage.tags_total == c + 1
     assert Y.sum() <= 5 * n
     assert time.process_time() - start < 30
+
+
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_spread_keeps_so_many_of_a_row_from_all_over_it(most):
+    rng = np.random.default_rng(0)
+    Y = csr_array((rng.random((40, 200)) < rng.random((40, 1))).astype(float))
+    kept = spread(Y, most)
+    assert ((kept.toarray() == 0) | (kept.toarray() == Y.toarray())).all()
+    assert_array_equal(np.diff(kept.indptr), np.minimum(np.diff(Y.indptr), most))
+    for row in np.flatnonzero(np.diff(Y.indptr) > most):
+        gaps = np.diff(np.flatnonzero(np.isin(Y[[row]].indices, kept[[row]].indices)))
+        assert len(gaps) == 0 or gaps.max() - gaps.min() <= 1

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_solve
 from scipy.sparse import csr_array
 
 from .blocks import Rows, Sums, block_slices, split_blocks
 from .config import WOHConfig
 from .drift import UNLIKE, redirected
 from .kernel import Kernel, mapped, unit_rows
-from .solver import V_of, sign
+from .solver import V_of, factor, sign
 from .state import Adaptive, ModelState, WarmupItems
 from .statistics import Statistics, of_features, widen
 from .tag_directions import cosine, directions, rotation, unit
@@ -35,7 +36,9 @@ ROOM = 4
 #: Items without a tag for one with some, from which on bits follow the features' own directions, too.
 FEW = 3
 #: Weight of such directions where there is one more of those items.
-FEATURES = 1 / 3
+FEATURES = 1 / 2
+#: Ridge of the map from φ to the features' main directions, in units of `RIDGES`.
+RIDGE_X = 0.01
 #: What an item without a tag counts in the hash function.
 UNTAGGED = 0.03
 
@@ -293,7 +296,8 @@ def _frame(
     r, given = early.B.shape[1], early.B
     eigen = np.linalg.eigh(phi.T @ phi)
     room = ROOM * r if len(given) else r
-    E, R = directions(eigen, side.transposed_times(y, z, phi).T, rho, room, rng)
+    shared = _shared(eigen[1], phi, y, z, side)
+    E, R = directions(eigen, shared, phi, side.operator(y, z), rho, room, rng)
     if not np.any(phi @ R):  # tags that say nothing, such as the same for all: the features' main directions
         main = np.pad(eigen[1][:, -r:], ((0, 0), (0, max(r - len(eigen[1]), 0))))
         turn, none = rotation(unit(phi @ main), given, rng), np.zeros((len(phi), r))
@@ -306,7 +310,8 @@ def _frame(
     if not few:
         turn = rotation(unit(Gv) + unit(Gt), given, rng)
         return _Frame(Gv @ turn, R @ turn, E @ turn, ((Gv - h * Gt) / (1 - h)) @ turn)
-    E, R, own = _beside_features(E, R, (Gv - h * Gt) / (1 - h), Gt, np.vstack([phi, bare]), few)
+    x = np.vstack([early.x, early.bare_x])
+    E, R, own = _beside_features(E, R, (Gv - h * Gt) / (1 - h), Gt, np.vstack([phi, bare]), x, few)
     Gv, Gt = phi @ R, side.times(y, z, E)
     both = Gv + phi @ own
     H = unit(both) + unit(Gt + phi @ own)
@@ -321,7 +326,7 @@ def _frame(
 
 
 def _beside_features(
-    E: Matrix, R: Matrix, held_out: Matrix, Gt: Matrix, phi: Matrix, few: float
+    E: Matrix, R: Matrix, held_out: Matrix, Gt: Matrix, phi: Matrix, x: Matrix, few: float
 ) -> tuple[Matrix, Matrix, Matrix]:
     """The main directions of tags and features together: E and R of as many, and the features' part (m, p).
 
@@ -331,12 +336,22 @@ def _beside_features(
     length = np.sqrt(np.square(held_out).sum(axis=0) * np.square(Gt).sum(axis=0))
     weight = np.maximum((held_out * Gt).sum(axis=0), 0.0) / np.maximum(length, 1e-300)
     weight /= max(np.sqrt(np.square(phi @ R * weight).sum(axis=1).mean()), 1e-300)
-    main = np.linalg.eigh(phi.T @ phi)[1][:, -room:]
+    main = main_directions(phi, x, room)
     main *= few / max(np.sqrt(np.square(phi @ main).sum(axis=1).mean()), 1e-300)
     J = phi @ np.hstack([R * weight, main])
     D = np.linalg.eigh(J.T @ J)[1][:, -room:]
     of_tags, of_features = D[:room], D[room:]
     return (E * weight) @ of_tags, (R * weight) @ of_tags, main @ of_features
+
+
+def main_directions(phi: Matrix, x: Matrix, most: int) -> Matrix:
+    """What takes φ (n, m) nearest to the main directions of the features x (n, d): (m, p), p at most `most`.
+
+    Those of φ itself are worse: in φ all far items are equally far.
+    """
+    x = x - x.mean(axis=0)
+    main = x @ np.linalg.eigh(x.T @ x)[1][:, -most:]
+    return np.asarray(cho_solve(factor(phi.T @ phi, RIDGE_X), phi.T @ main, check_finite=False))
 
 
 def _continued(B: Matrix, H: Matrix) -> Matrix:
@@ -350,12 +365,17 @@ def _ridge(F: Matrix, y: csr_array, z: Matrix, side: TagTargets, r: int, rng: np
     if not half:
         return RIDGES[0]
     eigen = np.linalg.eigh(F[:half].T @ F[:half])
-    S = side.transposed_times(y[:half], z[:half], F[:half]).T
-    scores = []
+    shared = _shared(eigen[1], F[:half], y[:half], z[:half], side)
+    T, scores = side.operator(y[:half], z[:half]), []
     for rho in RIDGES:
-        E, R = directions(eigen, S, rho, r, rng)
+        E, R = directions(eigen, shared, F[:half], T, rho, r, rng)
         scores.append(cosine(F[half:] @ R, side.times(y[half:], z[half:], E)))
     return RIDGES[_choice(np.array(scores))]
+
+
+def _shared(Q: Matrix, phi: Matrix, y: csr_array, z: Matrix, side: TagTargets) -> Matrix:
+    """Q'φ'TT'φQ: what features and tags share, in the features' eigenvectors."""
+    return np.asarray(Q.T @ side.covariance(y, z, phi) @ Q)
 
 
 def _choice(scores: Matrix) -> int:

@@ -2,7 +2,9 @@
 
 With φ (n, m) and the tag target T (n, c + f), the ridge prediction of T from φ has covariance A'A for
 A(ρ) = L^½ (L + ρ)⁻¹ Q'φ'T, C3 = φ'φ = Q L Q'. Its top r right singular vectors E are the tag directions that
-can be seen in the features (reduced-rank regression); ITQ (Gong and Lazebnik, CVPR 2011) turns them.
+can be seen in the features (reduced-rank regression); ITQ (Gong and Lazebnik, CVPR 2011) turns them. They are
+T'φ Q L^½ (L + ρ)⁻¹ times the eigenvectors of AA', which is no wider than φ: nothing of the size of φ'T is
+formed, which with 60,000 tags would be a gigabyte.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
+from scipy.sparse.linalg import LinearOperator
 
 from .solver import sign
 
@@ -20,26 +23,32 @@ ITQ = 40
 
 
 def directions(
-    eigen: tuple[Matrix, Matrix], S: Matrix, rho: float, r: int, rng: np.random.Generator
+    eigen: tuple[Matrix, Matrix],
+    shared: Matrix,
+    phi: Matrix,
+    T: LinearOperator,
+    rho: float,
+    r: int,
+    rng: np.random.Generator,
 ) -> tuple[Matrix, Matrix]:
-    """E (p, r), and R (m, r) with φR the ridge prediction of TE, for S = φ'T (m, p).
+    """E (p, r), and R (m, r) with φR the ridge prediction of TE, for T (n, p).
 
-    `eigen` holds the eigenvalues L (m,) and eigenvectors Q (m, m) of C3. With fewer than r directions they
-    are spread over all bits at random. The signs of eigenvectors are arbitrary: each column's largest entry
-    is made positive, so that equal inputs give equal codes on any LAPACK.
+    `eigen` holds the eigenvalues L (m,) and eigenvectors Q (m, m) of C3, `shared` is Q'φ'TT'φQ (m, m). With
+    fewer than r directions they are spread over all bits at random. The signs of eigenvectors are arbitrary:
+    each column's largest entry is made positive, so that equal inputs give equal codes on any LAPACK.
     """
     L, Q = np.maximum(eigen[0], 0.0), eigen[1]
-    QS = Q.T @ S  # m x p
-    A = (np.sqrt(L) / (L + rho))[:, None] * QS  # m x p
-    m, rank = len(A), min(r, *S.shape)
-    energy, u = eigh(A @ A.T, subset_by_index=[m - rank, m - 1])
+    shrunk = np.sqrt(L) / (L + rho)
+    m, p = len(L), T.shape[1]
+    rank = min(r, m, p)
+    energy, u = eigh(shrunk[:, None] * shared * shrunk, subset_by_index=[m - rank, m - 1])
     kept = energy[::-1] > 1e-9 * max(energy[-1], 1e-300)
-    E = A.T @ u[:, ::-1][:, kept]  # p x rank
+    E = T.rmatmat(phi @ (Q @ (shrunk[:, None] * u[:, ::-1][:, kept])))  # p x rank
     E /= np.maximum(np.linalg.norm(E, axis=0), 1e-300)
     E *= np.where(E[np.argmax(np.abs(E), axis=0), np.arange(E.shape[1])] < 0, -1.0, 1.0)
     if E.shape[1] < r:
         E = E @ rng.standard_normal((E.shape[1], r)) / np.sqrt(max(E.shape[1], 1))
-    return E, Q @ ((QS @ E) / (L + rho)[:, None])
+    return E, Q @ ((Q.T @ (phi.T @ T.matmat(E))) / (L + rho)[:, None])
 
 
 def rotation(H: Matrix, given: Matrix, rng: np.random.Generator) -> Matrix:

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 from scipy.sparse import coo_array, csr_array
+from scipy.sparse.linalg import LinearOperator
 
 from woh_faiss.errors import InputError
+from woh_faiss.tags.vocabulary import spread
 from woh_faiss.validate import stored
 
 from .blocks import Sums
@@ -46,9 +48,7 @@ def shares(C: csr_array, df: Matrix) -> csr_array:
     off = i != j
     i, j = i[off], j[off]
     d = np.maximum(df, 1.0)
-    strength = pairs.data[off] / np.sqrt(d[i] * d[j])
-    kept = _largest(i, j, strength, NEIGHBOURS)
-    R = csr_array((strength[kept], (i[kept], j[kept])), shape=C.shape)
+    R = _largest(csr_array((pairs.data[off] / np.sqrt(d[i] * d[j]), (i, j)), shape=C.shape), NEIGHBOURS)
     return csr_array(R.multiply(1.0 / np.maximum(np.asarray(R.sum(axis=1)).reshape(-1, 1), 1.0)))
 
 
@@ -69,14 +69,18 @@ class TagWeights:
 
     def rows(self, Y: csr_array) -> csr_array:
         """Tag rows of length 1 of Y (·, c) of 0 and 1: the marks, what co-occurring tags add, times idf."""
-        return unit_length(csr_array(csr_array(Y + Y @ self.R).multiply(self.idf)))
+        return unit_length(csr_array(csr_array(Y + spread(Y) @ self.R).multiply(self.idf)))
 
 
-def _largest(i: NDArray[Any], j: NDArray[Any], values: Matrix, most: int) -> NDArray[np.intp]:
-    """Places of the `most` largest values of each row i; equal ones by the smaller column j."""
-    order = np.lexsort((j, -values, i))
-    starts = np.searchsorted(i[order], i[order], side="left")
-    return order[np.arange(len(order)) - starts < most]
+def _largest(C: csr_array, most: int) -> csr_array:
+    """C with the `most` largest entries of each row; equal ones by the smaller column."""
+    C.sort_indices()
+    kept = np.ones(C.nnz, np.bool_)
+    for row in np.flatnonzero(np.diff(C.indptr) > most):
+        own = slice(C.indptr[row], C.indptr[row + 1])
+        kept[own.start + np.argsort(-C.data[own], kind="stable")[most:]] = False
+    indptr = np.concatenate([[0], np.cumsum(kept)])[C.indptr]
+    return csr_array((C.data[kept], C.indices[kept], indptr), shape=C.shape)
 
 
 def unit_length(Y: csr_array) -> csr_array:
@@ -166,12 +170,10 @@ class TagTargets:
 
     def seeing(self, Y: csr_array) -> TagTargets:
         """After counting which tags of Y (n, c) occur together."""
+        Y = spread(Y)
         C = csr_array(self.C + Y.T @ Y)
         if C.nnz > PARTNERS * C.shape[0]:
-            pairs = coo_array(C)
-            i, j = pairs.row, pairs.col
-            kept = _largest(i, j, pairs.data, PARTNERS)
-            C = csr_array((pairs.data[kept], (i[kept], j[kept])), shape=C.shape)
+            C = _largest(C, PARTNERS)
         C.sort_indices()
         return replace(self, C=C)
 
@@ -197,6 +199,26 @@ class TagTargets:
     def transposed_times(self, y: csr_array, z: Matrix, F: Matrix) -> Matrix:
         """T'F without T: (c + f, p) for F (n, p)."""
         return np.vstack([self.a * (y.T @ F - np.outer(self.y_mean, F.sum(axis=0))), self.q * (z.T @ F)])
+
+    def operator(self, y: csr_array, z: Matrix) -> LinearOperator:
+        """T (n, c + f) as what multiplies, from either side."""
+        return LinearOperator(
+            dtype=np.float64,
+            shape=(len(z), len(self.M)),
+            matvec=lambda m: self.times(y, z, m.reshape(-1, 1)),
+            matmat=lambda M: self.times(y, z, M),
+            rmatmat=lambda F: self.transposed_times(y, z, F),
+        )
+
+    def covariance(self, y: csr_array, z: Matrix, F: Matrix) -> Matrix:
+        """F'TT'F of F (n, m), by T'F or by TT', whichever is smaller: (m, m)."""
+        n, m = F.shape
+        if len(self.M) * m <= n * n:
+            S = self.transposed_times(y, z, F)
+            return np.asarray(S.T @ S)
+        of_mean = y @ self.y_mean
+        TT = (y @ y.T).toarray() - of_mean - of_mean[:, None] + self.y_mean @ self.y_mean
+        return np.asarray(F.T @ ((self.a**2 * TT + self.q**2 * (z @ z.T)) @ F))
 
     def gram(self, y: csr_array, z: Matrix, trust: Matrix | None = None) -> Matrix:
         """T'T without T, each row counting as much as it is trusted (n,): (c + f, c + f)."""

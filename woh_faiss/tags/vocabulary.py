@@ -196,7 +196,8 @@ class Vocabulary:
         Y = grown.incidence(tags)
         own = 0
         if new and vectors is None and not self.tags:
-            E, own = trained(Y, grown.tags, new, seed=seed, vector_size=vector_size)
+            E, own = trained(spread(Y), grown.tags, new, seed=seed, vector_size=vector_size)
+            fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=0)
             grown = Vocabulary(self.min_count, grown.tags, E, counts)
         elif new:
             f = self.f if vectors is None else vectors.f
@@ -288,6 +289,21 @@ class Vocabulary:
 #: Skip-gram pairs times epochs that learning vectors from a first chunk may take: a few seconds on one core.
 PAIRS = 2_000_000
 MAX_EPOCHS = 50
+#: Tags of an item that count as occurring together: pairs of all the words of a long caption say little, and
+#: there are half a million.
+MOST_TAGS = 64
+
+
+def spread(Y: csr_array, most: int = MOST_TAGS) -> csr_array:
+    """Y (n, c) with at most `most` entries a row, evenly spread over those it has."""
+    length = np.diff(Y.indptr)
+    if not (length > most).any():
+        return Y
+    place, length = np.arange(Y.nnz) - np.repeat(Y.indptr[:-1], length), np.repeat(length, length)
+    n = np.minimum(length, most)
+    kept = (place + 1) * n // length > place * n // length
+    indptr = np.concatenate([[0], np.cumsum(kept)])[Y.indptr]
+    return csr_array((Y.data[kept], Y.indices[kept], indptr), shape=Y.shape)
 
 
 def mean_vectors(Y: csr_array, E: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -303,7 +319,7 @@ def fill_with_means(E: NDArray[np.float64], Y: csr_array, counts: NDArray[np.int
     unknown = first + np.flatnonzero(~have[first:])
     if not unknown.size or not have.any():
         return
-    together = Y[:, unknown].T @ Y  # (unknown, c): items they share
+    together = spread(Y[:, unknown]).T @ spread(Y)  # (unknown, c): items they share
     shared = together @ have.astype(np.float64)
     everywhere = (counts @ E) / counts[have].sum()
     means = (together @ E) / np.maximum(shared, 1)[:, None]
@@ -316,7 +332,8 @@ def trained(
     """Vectors (len(tags), vector_size) learned from what occurs together in Y, and how many were learned.
 
     Skip-gram with negative sampling (Mikolov et al., 2013) over whole tag lists, its work bounded by
-    `PAIRS`. If no two tags share an item there is nothing to learn: seeded random unit vectors, and 0.
+    `PAIRS`; zeros for a tag that no item of Y has. If no two tags share an item there is nothing to learn:
+    seeded random unit vectors, and 0.
     The same lists and seed give the same bytes, in every process.
     """
     lists = _lists(Y, columns)
@@ -341,7 +358,10 @@ def trained(
         seed=seed % 2**32,  # what numpy.random.RandomState takes
         epochs=max(1, min(MAX_EPOCHS, PAIRS // pairs)),
     )
-    return np.asarray(model.wv[list(tags)], np.float64), len(tags)
+    known = [place for place, tag in enumerate(tags) if tag in model.wv]
+    E = np.zeros((len(tags), vector_size))
+    E[known] = model.wv[[tags[place] for place in known]]
+    return E, len(known)
 
 
 def _lists(Y: csr_array, tags: Sequence[str]) -> list[list[str]]:
