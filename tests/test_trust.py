@@ -95,4 +95,5 @@ def test_bits_of_untagged_items_follow_the_features_main_directions():
     phi, centred = kernel.map(x), x - x.mean(axis=0)
     main = centred @ np.linalg.svd(centred, full_matrices=False)[2][:5].T
     found = phi @ main_directions(phi, x, 5)
-    assert np.linalg.norm(found @ np.linalg.lstsq(found, main, rcond=None)[0] - main) < 0.1 * np.linalg.norm(main)
+    nearest = found @ np.linalg.lstsq(found, main, rcond=None)[0]
+    assert np.linalg.norm(nearest - main) < 0.1 * np.linalg.norm(main)
