@@ -694,7 +694,9 @@ class WOHIndex:
         """
         distances, ids = [row.tolist() for row in D], [row.tolist() for row in I]
         found = sorted({i for row in ids for i in row} - {NO_ID})
-        items = self._store.view.find(found)  # all, but for what `compact` erased meanwhile
+        view = self._store.view
+        items = view.find(found)
+        view.check_missing([i for i in found if i not in items])  # `compact` may have erased some meanwhile
         return [
             [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i in items]
             for row in zip(distances, ids, strict=True)

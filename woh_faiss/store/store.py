@@ -138,7 +138,7 @@ class Store:
             self._looked = time.monotonic()
             if self.newest() == self.snapshot:
                 return False
-            view = open_view(self.path, before=self.snapshot).after(self.view)
+            view = open_view(self.path, before=self.view).after(self.view)
             prepare(view)
             self._view = view
             return True
