@@ -16,7 +16,7 @@ from test_life import XQ, contents
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import ConfigError, InputError, NotFittedError, StoreError
-from woh_faiss.store import NewRound, Store
+from woh_faiss.store import NewRound, Store, compaction
 
 
 def flip_middle(path):
@@ -182,6 +182,23 @@ def test_compacting_rewrites_nothing_beside_files_of_another_index(index, tmp_pa
     assert {p.name: p.read_bytes() for p in index.path.iterdir() if "-" not in p.name[:12]} == before
     with WOHIndex.open(index.path) as whole:
         assert whole.compact() == (1, True)
+
+
+def test_what_compacting_keeps_is_compared_without_the_lock(index, monkeypatch):
+    """Records of all items are read: others may write meanwhile, and lose nothing."""
+    index.remove([3])
+    with WOHIndex.open(index.path) as other:
+        check = compaction.check_kept
+
+        def beside(connection):
+            check(connection)
+            other.add(XQ, keys=list("abcd"), timeout=0)
+
+        monkeypatch.setattr(compaction, "check_kept", beside)
+        assert index.compact() == (1, True)
+        assert index.ntotal == 43
+        assert index.id_of("d") == 43
+    assert WOHIndex.verify(index.path) == []
 
 
 def test_a_state_that_is_not_as_it_was_written_moves_no_file(index):

@@ -394,6 +394,7 @@ class WOHIndex:
         on_duplicate: OnDuplicate = "error",
         skip_known: bool = True,
         note: Callable[[str], object] | None = None,
+        timeout: float = 10.0,
     ) -> Iterator[Round]:
         """`update` (or, without `learn`, `add`) each chunk in turn, yielding its round once committed.
 
@@ -415,6 +416,8 @@ class WOHIndex:
             Whether chunks that are in the index are skipped.
         note : callable, optional
             Called with a line about each skipped chunk.
+        timeout : float
+            Seconds to wait for another writer, for each chunk.
 
         Raises
         ------
@@ -431,6 +434,7 @@ class WOHIndex:
             on_duplicate=on_duplicate,
             skip_known=skip_known,
             note=note,
+            timeout=timeout,
         )
 
     # ---- searches ------------------------------------------------------------------------------------

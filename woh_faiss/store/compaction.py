@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, StoreError, short
 
-from . import catalog, cell_types, codefile, database, erased_ids, files, generations, row_checks, schema
+from . import (
+    catalog,
+    cell_types,
+    codefile,
+    database,
+    erased_ids,
+    files,
+    generations,
+    row_checks,
+    schema,
+    table_checksums,
+)
 from .model import Model, Npy
 from .write_transaction import WriteTransaction
 
@@ -24,6 +35,15 @@ from .write_transaction import WriteTransaction
 _BLOCK = 1 << 18
 #: What is changed as a whole.
 _TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "tag_outliers", "early_features", "dead")
+#: Of these, what compact leaves as it is, and may be large.
+_KEPT = ("items", "vectors")
+_COMPACTED = tuple(table for table in _TABLES if table not in _KEPT)
+
+
+def check_kept(connection: sqlite3.Connection) -> None:
+    """DatabaseError where what compact keeps is not as it was written: takes long, and needs no lock."""
+    catalog.check_meta(connection)
+    table_checksums.TableChecksums(connection).check(*_KEPT)
 
 
 def compact(writing: WriteTransaction) -> int:
@@ -41,7 +61,7 @@ def compact(writing: WriteTransaction) -> int:
     alive[dead] = False
     first = dead[0]  # rows before it stay where they are
     with writing.committing() as (catalog_writer, state):
-        catalog_writer.check(*_TABLES)
+        catalog_writer.check(*_COMPACTED)
         rounds = _places(writing, alive, first)
         state.leave(writing.snapshot, writing.snapshot.round)
         codes, ids = _rewritten(writing, alive, state.generation)
@@ -69,7 +89,7 @@ def compact(writing: WriteTransaction) -> int:
             "DELETE FROM rounds WHERE kind != 'trained' AND first_row = end_row AND round < ?",
             (writing.snapshot.round,),
         )
-        catalog_writer.renew(*_TABLES)
+        catalog_writer.renew(*_COMPACTED)
     return len(dead)
 
 

@@ -292,9 +292,11 @@ class Store:
 
     def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
         """Rewrite the files without removed rows: how many went, and whether no trace of them is left."""
-        with self.writing(timeout) as writing:
-            from . import compaction
+        from . import compaction
 
+        if self.snapshot.rows != self.snapshot.ntotal:
+            self.ask(compaction.check_kept)
+        with self.writing(timeout) as writing:
             if self.snapshot.model is not None:
                 self.view.check_model()  # files of another index may lie here: then nothing is rewritten
             gone = compaction.compact(writing)
