@@ -21,6 +21,7 @@ from .options import (
     progress,
     say,
     skip_option,
+    timeout_option,
     word_vectors_option,
 )
 
@@ -130,6 +131,7 @@ def learn_anew(
 @column_options("features", "tags", "id", "key")
 @on_duplicate_option
 @skip_option
+@timeout_option
 @max_memory_option
 @one_line_errors
 def update(
@@ -140,6 +142,7 @@ def update(
     columns: dict[str, str | None],
     on_duplicate: OnDuplicate,
     no_skip: bool,
+    timeout: float,
 ) -> None:
     """Learn each CHUNK as one more round and append its codes; CHUNKs are as for build.
 
@@ -158,7 +161,12 @@ def update(
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits))
         done = index.extend(
-            inputs, word_vectors=vectors, on_duplicate=on_duplicate, skip_known=not no_skip, note=say
+            inputs,
+            word_vectors=vectors,
+            on_duplicate=on_duplicate,
+            skip_known=not no_skip,
+            note=say,
+            timeout=timeout,
         )
         for round_ in progress(done, len(inputs)):
             report(round_)
@@ -171,6 +179,7 @@ def update(
 @column_options("features", "tags", "id", "key")
 @on_duplicate_option
 @skip_option
+@timeout_option
 @max_memory_option
 @one_line_errors
 def add(
@@ -180,6 +189,7 @@ def add(
     columns: dict[str, str | None],
     on_duplicate: OnDuplicate,
     no_skip: bool,
+    timeout: float,
 ) -> None:
     """Encode each CHUNK with the newest hash function and append its codes; no tags are needed.
 
@@ -193,7 +203,14 @@ def add(
 
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=False)
-        done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, skip_known=not no_skip, note=say)
+        done = index.extend(
+            inputs,
+            learn=False,
+            on_duplicate=on_duplicate,
+            skip_known=not no_skip,
+            note=say,
+            timeout=timeout,
+        )
         for round_ in progress(done, len(inputs)):
             report(round_)
 

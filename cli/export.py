@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from .errors import one_line_errors
-from .options import index_option, json_option, print_json, print_line, say
+from .options import index_option, json_option, print_json, print_line, say, timeout_option
 
 #: The library checks them; they are here so that --help answers at once.
 KINDS = ("flat", "idmap2", "ivf", "hnsw", "multihash")
@@ -88,10 +88,16 @@ def export(
 @_param_option("nlist, lists of each half of the code; nprobe, those that a search scans")
 @click.option("--drop", is_flag=True, help="Remove the approximate index of KIND, or all of them.")
 @index_option
+@timeout_option
 @json_option
 @one_line_errors
 def build_ann(
-    kind: str | None, parameters: dict[str, int], drop: bool, index_path: Path, as_json: bool
+    kind: str | None,
+    parameters: dict[str, int],
+    drop: bool,
+    index_path: Path,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Make an index of KIND for query --ann, which searches a part of the codes only.
 
@@ -112,10 +118,10 @@ def build_ann(
 
     with WOHIndex.open(index_path) as index:
         if drop:
-            gone = index.drop_ann(kind)
+            gone = index.drop_ann(kind, timeout=timeout)
             say(f"dropped: {', '.join(gone)}" if gone else "there was none")
             return
-        made = index.build_ann(str(kind), **parameters)
+        made = index.build_ann(str(kind), timeout=timeout, **parameters)
     if as_json:
         print_json(asdict(made))
         return

@@ -11,7 +11,7 @@ import click
 
 from . import id_files
 from .errors import one_line_errors
-from .options import index_option, json_option, max_memory_option, print_json, print_line, say
+from .options import index_option, json_option, max_memory_option, print_json, print_line, say, timeout_option
 
 
 @click.command()
@@ -25,6 +25,7 @@ from .options import index_option, json_option, max_memory_option, print_json, p
 @click.option("--keys-file", type=click.File(encoding="utf-8"), help="The same with one key a line.")
 @click.option("--ignore-missing", is_flag=True, help="Leave out what is not in the index.")
 @index_option
+@timeout_option
 @max_memory_option
 @one_line_errors
 def remove(
@@ -34,6 +35,7 @@ def remove(
     keys_file: TextIO | None,
     ignore_missing: bool,
     index_path: Path,
+    timeout: float,
 ) -> None:
     """Remove items from every answer, by ID, key, or a file of either: all in one commit, or none.
 
@@ -55,14 +57,15 @@ def remove(
     if ids_file is not None:
         wanted += id_files.ids(ids_file, "; keys go into --keys-file")
     with WOHIndex.open(index_path) as index:
-        removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing)
+        removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing, timeout=timeout)
         say(f"{_items(removed)} removed; {index.ntotal:,} items in all")
 
 
 @click.command()
 @index_option
+@timeout_option
 @one_line_errors
-def compact(index_path: Path) -> None:
+def compact(index_path: Path, timeout: float) -> None:
     """Rewrite the files without removed items: no code, id, key or tags of them are left.
 
     Searches continue meanwhile. Takes the time, and for a moment the space, of a copy of the index.
@@ -74,7 +77,7 @@ def compact(index_path: Path) -> None:
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        items, clean = index.compact()
+        items, clean = index.compact(timeout=timeout)
         say(f"{_items(items)} erased; {index.ntotal:,} items in all")
     if not clean:
         say(
@@ -138,8 +141,9 @@ def backup(destination: Path, index_path: Path) -> None:
 @click.command()
 @click.argument("number", metavar="ROUND", type=int)
 @index_option
+@timeout_option
 @one_line_errors
-def rollback(number: int, index_path: Path) -> None:
+def rollback(number: int, index_path: Path, timeout: float) -> None:
     """Go back permanently to the state after ROUND; 0 is the empty index.
 
     Its model must still be kept (see build --keep-models). All that the state needs is verified first; a
@@ -152,7 +156,7 @@ def rollback(number: int, index_path: Path) -> None:
     """
     from woh_faiss import WOHIndex
 
-    undone = WOHIndex.restore(index_path, number)
+    undone = WOHIndex.restore(index_path, number, timeout=timeout)
     with WOHIndex.open(index_path) as index:
         say(f"back after round {number}; {undone:,} rounds undone; {index.ntotal:,} items in all")
 

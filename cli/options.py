@@ -58,6 +58,14 @@ on_duplicate_option = click.option(
 )
 
 
+timeout_option = click.option(
+    "--timeout",
+    type=float,
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for another process that is writing; inf waits forever.",
+)
 skip_option = click.option(
     "--no-skip",
     is_flag=True,

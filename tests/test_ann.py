@@ -18,6 +18,7 @@ from conftest import LEARNED, SMALL, save_chunk, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from resealed import reseal
 from test_cli import run
 
 from woh_faiss import WOHIndex, score
@@ -537,6 +538,7 @@ def test_a_catalogue_that_lies_about_it_is_refused(index, change):
     state["ann"][0] |= change
     with run_:
         run_.execute("UPDATE meta SET value = ? WHERE name = 'state'", (json.dumps(state),))
+        reseal(run_)
     run_.close()
     with pytest.raises(StoreError, match=r"catalog.db is damaged; .*meta.state"):
         WOHIndex.open(index.path)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import SMALL, tagged
 from numpy.testing import assert_array_equal
+from resealed import reseal
 
 from woh_faiss import WOHIndex, WordVectors, read_chunk
 from woh_faiss.errors import InputError, StoreError, WOHError
@@ -227,6 +228,7 @@ def test_health_that_another_wrote_is_shown_without(index, tmp_path):
     index.close()
     with closing(sqlite3.connect(index.path / "catalog.db")) as connection:
         connection.execute("UPDATE rounds SET health = '{}'")
+        reseal(connection)
         connection.commit()
     command = [sys.executable, "-m", "woh_faiss_cli", "info", "--index", str(index.path)]
     assert "ntotal" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -84,7 +84,7 @@ def test_compact_and_verify(here):
 
 
 def test_a_catalogue_in_use_is_noted(here, monkeypatch):
-    monkeypatch.setattr(WOHIndex, "compact", lambda self: (1, False))
+    monkeypatch.setattr(WOHIndex, "compact", lambda self, timeout: (1, False))
     assert "may still hold traces; compact again" in run("compact").stderr
 
 
@@ -125,3 +125,27 @@ def test_what_a_killed_writer_left_is_a_note(here):
     assert "is not a file of an index" in run("verify", code=1).stdout
     run("remove", "1")
     assert not (here / "index.woh" / "model-9.npz.tmp").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["remove", "3"],
+        ["compact"],
+        ["rollback", "0"],
+        ["build-ann", "ivf"],
+        ["build-ann", "--drop"],
+        ["update", "{chunk}"],
+        ["add", "{chunk}"],
+    ],
+    ids=" ".join,
+)
+def test_how_long_a_command_waits_for_a_writer(here, command):
+    command = [part.format(chunk="chunk-1.npz") for part in command]
+    if command[0] in ("update", "add"):
+        command.append("--no-skip")
+    with WOHIndex.open("index.woh") as index, index.store.writing():
+        for seconds in ("0", "0.05"):
+            told = run(*command, "--timeout", seconds, code=1).stderr
+            assert f"waited {seconds} s" in told
+    assert "timeout is -1.0" in run(*command, "--timeout", -1, code=1).stderr

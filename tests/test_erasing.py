@@ -16,7 +16,7 @@ from test_life import XQ, contents
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import ConfigError, InputError, NotFittedError, StoreError
-from woh_faiss.store import NewRound, Store
+from woh_faiss.store import NewRound, Store, compaction
 
 
 def flip_middle(path):
@@ -184,6 +184,23 @@ def test_compacting_rewrites_nothing_beside_files_of_another_index(index, tmp_pa
         assert whole.compact() == (1, True)
 
 
+def test_what_compacting_keeps_is_compared_without_the_lock(index, monkeypatch):
+    """Records of all items are read: others may write meanwhile, and lose nothing."""
+    index.remove([3])
+    with WOHIndex.open(index.path) as other:
+        check = compaction.check_kept
+
+        def beside(connection):
+            check(connection)
+            other.add(XQ, keys=list("abcd"), timeout=0)
+
+        monkeypatch.setattr(compaction, "check_kept", beside)
+        assert index.compact() == (1, True)
+        assert index.ntotal == 43
+        assert index.id_of("d") == 43
+    assert WOHIndex.verify(index.path) == []
+
+
 def test_a_state_that_is_not_as_it_was_written_moves_no_file(index):
     """By it a writer cuts and removes files."""
     index.update(*tagged(1))
@@ -194,8 +211,9 @@ def test_a_state_that_is_not_as_it_was_written_moves_no_file(index):
         text = json.dumps(json.loads(text) | {"models": []})
         connection.execute("UPDATE meta SET value = ? WHERE name = 'state'", (text,))
     told = r"catalog.db .*table meta is not as it was written"
-    with WOHIndex.open(index.path) as damaged, pytest.raises(StoreError, match=told):
-        damaged.remove([1])
+    for act in (WOHIndex.open, lambda path: WOHIndex.restore(path, 1)):
+        with pytest.raises(StoreError, match=told):
+            act(index.path)
     assert {*index.path.glob("model-*")} == before
 
 

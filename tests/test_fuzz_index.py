@@ -11,9 +11,10 @@ import pytest
 from fuzzing import make_index
 from hypothesis import given
 from hypothesis import strategies as st
+from resealed import reseal
 from test_fuzz import changes, damaged, examples
 
-from woh_faiss.store import Model, table_checksums
+from woh_faiss.store import Model
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +58,13 @@ CELLS_OF = {
     "meta": ["name", "value"],
     "rounds": [
         *("round", "time", "kind", "n", "removed", "ntotal", "trained", "first_row", "end_row", "checksum"),
-        *("model", "model_digest", "chunk_hash", "seconds", "health"),
+        *("model", "model_digest", "chunk_hash", "seconds", "health", "id_sums", "crc"),
     ],
     "tags": ["tag", '"column"', "count"],
     "vectors": ["tag", "vector"],
-    "items": ["id", "row", "key", "tags", "round"],
-    "removed": ["row", "id", "key", "tags", "round", "removed"],
+    "items": ["id", "row", "key", "tags", "round", "crc"],
+    "removed": ["row", "id", "key", "tags", "round", "crc", "removed"],
+    "dead": ["block", "count", "bits", "crc"],
     "undo": ["round", "tags"],
     "spent": ["digest"],
     "tag_outliers": ["id", "round", "bits"],
@@ -79,6 +81,7 @@ KEY_OF = {
         "items": "id",
         "removed": "row",
         "undo": "round",
+        "dead": "block",
     },
     "spent": "digest",
     "tag_outliers": "id",
@@ -91,7 +94,16 @@ STATES = {
     "directories": [None, 3, [], {}, {"model-2.npz": 3}, {"model-2.npz": "x"}],
     **{
         name: [None, -1, 1.5, "1", True, 1, 5, 2**62, 2**63, 2**64, [], {}]
-        for name in ("anchors_round", "generation", "next_id", "auto_end", "restorable", "recoded", "unknown")
+        for name in (
+            "anchors_round",
+            "generation",
+            "next_id",
+            "auto_end",
+            "restorable",
+            "recoded",
+            "newest",
+            "unknown",
+        )
     },
 }
 
@@ -99,9 +111,7 @@ STATES = {
 def summed_anew(connection):
     """The sums fit: whoever wrote the values wrote those, too."""
     with suppress(Exception):
-        found = table_checksums.TableChecksums(connection)
-        found.renew(*table_checksums.SELECTS)
-        found.store()
+        reseal(connection)
 
 
 @examples(40)
@@ -171,6 +181,7 @@ def test_a_model_may_hold_other_arrays(tried, folder, base, name, shape, dtype, 
     with closing(sqlite3.connect(path / "catalog.db")) as connection:
         print_ = Model(path / "model-2.npz").digest
         connection.execute("UPDATE rounds SET model_digest = ? WHERE model = 'model-2.npz'", (print_,))
+        reseal(connection)
         connection.commit()
     tried("reading", path)
 

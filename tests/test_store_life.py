@@ -16,7 +16,7 @@ from store_worker import faiss_bytes
 from test_store import naive_search, pairs
 
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import Item, NewRound, Store
+from woh_faiss.store import Item, NewRound, Store, database
 
 D, KEEP = 32, 2
 OPERATIONS = ["trained", "encoded", "replace", "remove", "remove", "compact", "rollback", "reopen", "read"]
@@ -327,3 +327,32 @@ def test_a_reader_that_opens_while_files_are_renamed_never_mixes_generations(tmp
         assert [generation for _, generation in opened] == sorted(g for _, g in opened)
         assert {0, 1} == {generation for _, generation in opened}
         assert ("before rename ids.i64", 1) in opened
+
+
+def test_opening_reads_no_record_of_a_removal(tmp_path, monkeypatch):
+    """The cost of a removal ends with it: later openings, refreshes and writes read bits."""
+    n, statements, connect = 200, [], database.connect
+
+    def traced(*arguments):
+        connection = connect(*arguments)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    with Store.create(tmp_path / "i", config={}, d=8) as store, Store.open(tmp_path / "i") as reader:
+        for first in (0, n):
+            rows = {"keys": [None] * n, "tags": [[]] * n, "trained": 0, "seconds": 0}
+            with store.writing() as writing:
+                codes = np.zeros((n, 1), np.uint8)
+                writing.commit(NewRound("encoded", codes, first + np.arange(n), **rows))
+        with store.writing() as writing:
+            writing.remove(range(0, 2 * n, 3))
+        monkeypatch.setattr(database, "connect", traced)
+        with store.writing() as writing:
+            writing.remove([1])
+        reader.refresh()
+        Store.open(tmp_path / "i").close()
+        monkeypatch.undo()
+        assert reader.view.dead.rows().tolist() == sorted({1, *range(0, 2 * n, 3)})
+        assert reader.ntotal == 2 * n - len(reader.view.dead)
+    assert any("FROM dead" in statement for statement in statements)
+    assert not [s for s in statements if s.startswith("SELECT") and "FROM removed" in s]

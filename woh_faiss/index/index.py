@@ -394,6 +394,7 @@ class WOHIndex:
         on_duplicate: OnDuplicate = "error",
         skip_known: bool = True,
         note: Callable[[str], object] | None = None,
+        timeout: float = 10.0,
     ) -> Iterator[Round]:
         """`update` (or, without `learn`, `add`) each chunk in turn, yielding its round once committed.
 
@@ -415,6 +416,8 @@ class WOHIndex:
             Whether chunks that are in the index are skipped.
         note : callable, optional
             Called with a line about each skipped chunk.
+        timeout : float
+            Seconds to wait for another writer, for each chunk.
 
         Raises
         ------
@@ -431,6 +434,7 @@ class WOHIndex:
             on_duplicate=on_duplicate,
             skip_known=skip_known,
             note=note,
+            timeout=timeout,
         )
 
     # ---- searches ------------------------------------------------------------------------------------
@@ -694,7 +698,9 @@ class WOHIndex:
         """
         distances, ids = [row.tolist() for row in D], [row.tolist() for row in I]
         found = sorted({i for row in ids for i in row} - {NO_ID})
-        items = self._store.view.find(found)  # all, but for what `compact` erased meanwhile
+        view = self._store.view
+        items = view.find(found)
+        view.check_missing([i for i in found if i not in items])  # `compact` may have erased some meanwhile
         return [
             [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i in items]
             for row in zip(distances, ids, strict=True)

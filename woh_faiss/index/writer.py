@@ -211,6 +211,7 @@ class IndexWriter:
         on_duplicate: OnDuplicate,
         skip_known: bool,
         note: Callable[[str], object] | None,
+        timeout: float,
     ) -> Iterator[Round]:
         """See `WOHIndex.extend`."""
         check_policy(on_duplicate)
@@ -224,7 +225,7 @@ class IndexWriter:
             new = (
                 (p.where, p.chunk) for p in inputs.pieces() if known.take(p.chunk.digest(), p.named) is None
             )
-            self.check(new, learn, on_duplicate)
+            self.check(new, learn, on_duplicate, timeout)
         known = KnownChunks(self._store, on_duplicate, skip_known)
         for piece in inputs.pieces():
             chunk_hash = piece.chunk.digest()
@@ -239,9 +240,9 @@ class IndexWriter:
                 continue
             try:
                 if learn:
-                    yield self.update(piece.chunk, word_vectors, 10.0, on_duplicate, chunk_hash)
+                    yield self.update(piece.chunk, word_vectors, timeout, on_duplicate, chunk_hash)
                 else:
-                    yield self.add(piece.chunk, 10.0, on_duplicate, chunk_hash)
+                    yield self.add(piece.chunk, timeout, on_duplicate, chunk_hash)
             except InputError as error:
                 if total == 1:
                     raise
@@ -385,10 +386,16 @@ class IndexWriter:
                 writing.remove(found)
         return len(found)
 
-    def check(self, chunks: Iterable[tuple[str, Chunk]], learn: bool, on_duplicate: OnDuplicate) -> None:
+    def check(
+        self,
+        chunks: Iterable[tuple[str, Chunk]],
+        learn: bool,
+        on_duplicate: OnDuplicate,
+        timeout: float = 10.0,
+    ) -> None:
         """Refuse what would stop these (file, chunk) after the first; see `Preflight`."""
         self._store.refresh()
-        with self._store.writing() as writing:
+        with self._store.writing(timeout) as writing:
             ahead = Preflight(writing, self.width(), learn, on_duplicate)
             for path, chunk in chunks:
                 ahead.take(path, chunk)

@@ -94,8 +94,8 @@ class AnnScan(ScoreScan):
 
 def ann_scan(view: View, ann: AnnIndex, lists: Ivf, newer: PackedCopies | None = None) -> AnnScan:
     """A search of `view`; `newer` has the packed copies of an earlier state of the same rows."""
-    codes = view.mapped.codes[ann.rows :]
-    newer = PackedCopies(codes) if newer is None else newer.extended(codes)
+    codes, check = view.mapped.codes[ann.rows :], view.checks.everything
+    newer = PackedCopies(codes, check) if newer is None else newer.extended(codes, check)
     return AnnScan(view.packed, view.everything, lists.r, lists.s, ann, lists, newer)
 
 
@@ -155,6 +155,7 @@ def _taken(view: View, ann: AnnIndex, r: int, s: int, held: tuple[View, AnnScan]
             f"{view.folder / ann.name} is of other learned and instance bits than {r} and {s}; 'woh-index "
             f"build-ann {ann.kind}' makes it again"
         )
+    view.checks.everything()
     return ann_scan(view, ann, Ivf.of(clusters, view.mapped.codes[: ann.rows], ann.parameters["nprobe"]))
 
 

@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 from woh_faiss.errors import StoreError
 from woh_faiss.validate import short
 
-from . import cell_types, schema
+from . import cell_types, row_checks, schema, table_checksums
 from .database import moment, where_in
+from .dead_rows import DeadRows
 from .records import AnnIndex, Item, Round, Snapshot, State
+from .row_checks import RoundSums
 
+#: What a catalogue without rounds has of its newest one.
+_NO_ROUND: dict[str, Any] = {
+    **{"round": 0, "end_row": 0, "ntotal": 0},
+    **{"model": None, "model_digest": None, "time": 0.0, "checksum": ""},
+}
 #: Rounds among which one with rows is looked for.
 _NEWEST = 64
 
@@ -41,7 +48,16 @@ def _named(connection: sqlite3.Connection, name: str) -> Any:
 def read_state(connection: sqlite3.Connection) -> State:
     """What the files beside the catalogue are."""
     found = cell_types.parsed("meta.state", _named(connection, "state"), dict)
-    counts = ("anchors_round", "generation", "next_id", "auto_end", "restorable", "recoded", "ann_builds")
+    counts = (
+        "anchors_round",
+        "generation",
+        "next_id",
+        "auto_end",
+        "restorable",
+        "recoded",
+        "ann_builds",
+        "newest",
+    )
     if set(found) != {"models", "anchors", "ann", "identity", "line", "left", *counts}:
         raise sqlite3.DatabaseError(f"meta.state is {short(found)}, which holds what it should not")
     if not isinstance(found.get("models"), list):
@@ -82,7 +98,8 @@ def _ann(found: Any) -> list[AnnIndex]:
 
 
 def write_state(connection: sqlite3.Connection, state: State) -> None:
-    """Store `state`; its sum is the caller's."""
+    """Store `state`, with the newest round there is; its sum is the caller's."""
+    (state.newest,) = connection.execute("SELECT ifnull(max(round), 0) FROM rounds").fetchone()
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (state.text(),))
 
 
@@ -98,15 +115,12 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     """The newest committed state."""
     with moment(connection):
         state = read_state(connection)
-        row = connection.execute(
-            "SELECT round, end_row, ntotal, model, model_digest, time, checksum "
-            "FROM rounds ORDER BY round DESC LIMIT 1"
-        ).fetchone()
-    row = row or (0, 0, 0, None, None, 0.0, "")
-    kinds = cell_types.some(
-        cell_types.ROUND, "round", "end_row", "ntotal", "model", "model_digest", "time", "checksum"
-    )
-    number, rows, ntotal, model, model_digest, *record = cell_types.typed("rounds", row, kinds)
+        found = _rounds(connection, "ORDER BY round DESC LIMIT 1", ())
+    named = dict(zip(cell_types.ROUND_ROW, found[0], strict=True)) if found else _NO_ROUND
+    number, rows, ntotal = named["round"], named["end_row"], named["ntotal"]
+    model, model_digest = named["model"], named["model_digest"]
+    if number != state.newest:
+        raise sqlite3.DatabaseError(f"the newest round is {number}, expected {state.newest}")
     if ntotal > rows or (model is None) != (model_digest is None):
         raise sqlite3.DatabaseError(
             f"round {number} has {ntotal} items in {rows} rows and the model {short(model)}"
@@ -116,8 +130,11 @@ def snapshot(connection: sqlite3.Connection) -> Snapshot:
     if any(it.rows > rows for it in state.ann):
         raise sqlite3.DatabaseError(f"meta.state.ann has more rows than the {rows} there are")
     now = state.next_id, state.generation, state.anchors, tuple(state.ann)
-    told = state.identity, state.line, *record, state.recoded
-    return Snapshot(number, rows, ntotal, model, model_digest, *now, *told)
+    line, recoded = state.line, state.recoded
+    return Snapshot(
+        *(number, rows, ntotal, model, model_digest, *now, state.identity, line),
+        *(named["time"], named["checksum"], recoded),
+    )
 
 
 def rewritten(connection: sqlite3.Connection, folder: Path, seen: Snapshot) -> bool:
@@ -146,29 +163,50 @@ def rewritten(connection: sqlite3.Connection, folder: Path, seen: Snapshot) -> b
     return now.generation != seen.generation
 
 
+def check_meta(connection: sqlite3.Connection) -> None:
+    """DatabaseError unless config and state are as they were written."""
+    table_checksums.TableChecksums(connection).check("meta")
+
+
 def newest_rows(connection: sqlite3.Connection, seen: Snapshot) -> tuple[int, int, int, str] | None:
     """Number, first row, end and checksum of the newest round with rows, if it is among the newest ones."""
-    kinds = cell_types.some(cell_types.ROUND, "round", "first_row", "end_row", "checksum")
-    row = connection.execute(
-        "SELECT round, first_row, end_row, checksum FROM rounds "
-        "WHERE round BETWEEN ? AND ? AND first_row < end_row ORDER BY round DESC LIMIT 1",
-        (seen.round - _NEWEST, seen.round),
-    ).fetchone()
-    if row is None:
-        return None
-    number, first, end, checksum = cell_types.typed("rounds", row, kinds)
-    if end > seen.rows:
-        raise sqlite3.DatabaseError(f"round {number} has rows that are not there")
-    return number, first, end, checksum
+    where = "WHERE round BETWEEN ? AND ? AND first_row < end_row ORDER BY round DESC LIMIT 1"
+    for known in _round_sums(connection, where, (seen.round - _NEWEST, seen.round), seen):
+        return known.round, known.first_row, known.end_row, known.checksum
+    return None
 
 
-def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
-    """Rows of items removed by then, ascending."""
+def round_sums(connection: sqlite3.Connection, after: int, seen: Snapshot) -> list[RoundSums]:
+    """Checksums of the codes and ids of the rounds after `after`, up to that of the state `seen`."""
+    where = "WHERE round BETWEEN ? AND ? AND first_row < end_row ORDER BY round"
+    return _round_sums(connection, where, (after + 1, seen.round), seen)
+
+
+def _round_sums(
+    connection: sqlite3.Connection, where: str, given: tuple[int, ...], seen: Snapshot
+) -> list[RoundSums]:
+    found = []
+    for row in _rounds(connection, where, given):
+        named = dict(zip(cell_types.ROUND_ROW, row, strict=True))
+        known = RoundSums(*(named[name] for name in RoundSums.__slots__))
+        n = known.end_row - known.first_row
+        if n < 0 or known.end_row > seen.rows or len(known.id_sums) != row_checks.n_sums(n):
+            raise sqlite3.DatabaseError(f"round {known.round} has rows that are not there")
+        found.append(known)
+    return found
+
+
+def dead(connection: sqlite3.Connection, seen: Snapshot, newest: int) -> DeadRows:
+    """Rows of items removed by the state `seen`; `newest` is the newest round."""
     if seen.rows == seen.ntotal:
-        return []
-    select = "SELECT row FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
-    found = connection.execute(select, (seen.rows, seen.round))
-    dead = [row for (row,) in cell_types.all_typed("removed", found, {"row": cell_types.COUNT})]
+        return DeadRows()
+    if newest == seen.round:
+        dead = DeadRows.read(connection)
+    else:  # another process has gone on since
+        select = "SELECT row FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
+        found = connection.execute(select, (seen.rows, seen.round))
+        rows = cell_types.all_typed("removed", found, {"row": cell_types.COUNT})
+        dead = DeadRows.of(row for (row,) in rows)
     if len(dead) != seen.rows - seen.ntotal:
         raise sqlite3.DatabaseError(
             f"{len(dead)} rows are removed, and {seen.ntotal} of {seen.rows} are left"
@@ -178,6 +216,7 @@ def dead_rows(connection: sqlite3.Connection, seen: Snapshot) -> list[int]:
 
 def removals(connection: sqlite3.Connection, seen: Snapshot) -> list[tuple[int, int]]:
     """(row, round that removed it) of items removed by then, ascending by row."""
+    table_checksums.TableChecksums(connection).check("removed")
     select = "SELECT row, removed FROM removed WHERE row < ? AND removed <= ? ORDER BY row"
     found = connection.execute(select, (seen.rows, seen.round))
     return cell_types.all_typed("removed", found, cell_types.some(cell_types.REMOVED, "row", "removed"))
@@ -215,14 +254,32 @@ def early_width(connection: sqlite3.Connection) -> int | None:
 
 def rounds(connection: sqlite3.Connection, first: int, last: int) -> list[Round]:
     """Rounds `first` to `last`."""
-    columns = ", ".join(Round.__slots__)
-    select = f"SELECT {columns} FROM rounds WHERE round BETWEEN ? AND ? ORDER BY round"  # noqa: S608
-    rows = cell_types.all_typed("rounds", connection.execute(select, (first, last)), cell_types.ROUND)
-    return [Round(*(*row[:-1], cell_types.numbers("rounds.health", row[-1]))) for row in rows]
+    rows = _rounds(connection, "WHERE round BETWEEN ? AND ? ORDER BY round", (first, last))
+    return [
+        Round(*(*row[:-3], cell_types.numbers("rounds.health", row[-3])))  # all but the two checksums
+        for row in rows
+    ]
+
+
+def _rounds(connection: sqlite3.Connection, where: str, given: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    """Whole rows of `rounds`, each as it was written."""
+    select = f"SELECT {', '.join(cell_types.ROUND_ROW)} FROM rounds {where}"  # noqa: S608
+    rows = cell_types.all_typed("rounds", connection.execute(select, given), cell_types.ROUND_ROW)
+    table_checksums.check_crcs("rounds", ((row[:-1], row[-1]) for row in rows))
+    return rows
+
+
+def check_items(table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    """DatabaseError for rows of `items` or `removed` (row, id, key, tags, round, crc, ...) not as written."""
+    table_checksums.check_crcs(table, ((row[1:5], row[5]) for row in rows))
 
 
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
-    """(column, tag, count, vector) of every tag, by column; those without one last."""
+    """(column, tag, count, vector) of every tag, by column; those without one last.
+
+    DatabaseError where they are not as they were written.
+    """
+    table_checksums.TableChecksums(connection).check("tags", "vectors")
     kinds = {**cell_types.some(cell_types.TAG, "column", "tag", "count"), **cell_types.VECTOR}
     select = (
         'SELECT "column", tag, count, vector FROM tags LEFT JOIN vectors USING (tag) '
@@ -254,11 +311,13 @@ def items(
     wanted = list(values)
     with moment(connection):
         stale = rewritten(connection, folder, seen)
-        select = f"SELECT row, id, key, tags, round FROM items WHERE {column} IN"  # noqa: S608
+        select = f"SELECT row, id, key, tags, round, crc FROM items WHERE {column} IN"  # noqa: S608
         rows = cell_types.all_typed("items", where_in(connection, select, wanted), cell_types.ITEM)
-        select = f"SELECT row, id, key, tags, round, removed FROM removed WHERE {column} IN"  # noqa: S608
+        select = f"SELECT row, id, key, tags, round, crc, removed FROM removed WHERE {column} IN"  # noqa: S608
         gone = cell_types.all_typed("removed", where_in(connection, select, wanted), cell_types.REMOVED)
-        rows += [row[:5] for row in gone if stale or row[5] > seen.round]
+        check_items("items", rows)
+        check_items("removed", gone)
+        rows += [row[:6] for row in gone if stale or row[6] > seen.round]
         if stale:  # after a rollback an id or key of a user's own may have come again
             numbers = {row[4] for row in rows}
             found = where_in(connection, "SELECT round, time FROM rounds WHERE round IN", numbers)
@@ -266,15 +325,19 @@ def items(
                 cell_types.all_typed("rounds", found, cell_types.some(cell_types.ROUND, "round", "time"))
             )
             rows = [row for row in rows if times.get(row[4], inf) <= seen.time]
+    for row, id_, *_, number, _ in rows:
+        if not stale and (row < seen.rows) != (number <= seen.round):
+            raise sqlite3.DatabaseError(f"item {id_} of round {number} has row {row}")
     return [
         Item(id_, row, key, cell_types.texts("items.tags", tags_), number)
-        for row, id_, key, tags_, number in rows
+        for row, id_, key, tags_, number, _ in rows
         if stale or row < seen.rows
     ], stale
 
 
 def tag_outliers(connection: sqlite3.Connection, last: int, most: int) -> list[tuple[int, int, int]]:
     """(id, round, bits) of the items up to round `last` whose code and features agree least, worst first."""
+    table_checksums.TableChecksums(connection).check("tag_outliers")
     select = "SELECT id, round, bits FROM tag_outliers WHERE round <= ? ORDER BY bits DESC, id LIMIT ?"
     return cell_types.all_typed(
         "tag_outliers", connection.execute(select, (last, most)), cell_types.TAG_OUTLIER

@@ -6,14 +6,20 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
-from . import cell_types
+from . import cell_types, dead_rows, table_checksums
 from .database import where_in
 from .records import Round
 from .table_checksums import TableChecksums
 
-#: A row of `items`: row, id, key, tags as JSON, round.
-ItemRow = tuple[int, int, str | None, str | None, int]
+#: A row of `items`: row, id, key, tags as JSON, round, CRC-32.
+ItemRow = tuple[int, int, str | None, str | None, int, int]
+
+
+def item_row(row: int, id_: int, key: str | None, tags: str | None, number: int) -> ItemRow:
+    """A row of `items` with its CRC-32."""
+    return row, id_, key, tags, number, table_checksums.crc((id_, key, tags, number))
 
 
 class CatalogWriter:
@@ -23,28 +29,33 @@ class CatalogWriter:
         self._run = connection
         self._sums = TableChecksums(connection)
 
-    def add_round(self, record: Round) -> None:
-        """One more row of `rounds`, whose columns are the fields of `Round`."""
-        row = {field.name: getattr(record, field.name) for field in fields(record)}
+    def add_round(self, record: Round, id_sums: bytes) -> None:
+        """One more row of `rounds`, whose columns are the fields of `Round`, and checksums."""
+        row: dict[str, Any] = {field.name: getattr(record, field.name) for field in fields(record)}
         row["health"] = None if record.health is None else json.dumps(record.health)
+        row["id_sums"] = id_sums
+        row["crc"] = table_checksums.crc(tuple(row.values()))
         columns, places = ", ".join(row), ", ".join(f":{name}" for name in row)
         self._run.execute(f"INSERT INTO rounds ({columns}) VALUES ({places})", row)  # noqa: S608
         self._sums.change("rounds", new=[tuple(row.values())])
 
     def add_items(self, rows: Sequence[ItemRow]) -> None:
         """New live items."""
-        self._run.executemany("INSERT INTO items (row, id, key, tags, round) VALUES (?, ?, ?, ?, ?)", rows)
-        self._sums.change("items", new=rows)
+        self._run.executemany(
+            "INSERT INTO items (row, id, key, tags, round, crc) VALUES (?, ?, ?, ?, ?, ?)", rows
+        )
+        self._sums.change("items", new=(row[1:] for row in rows))
 
     def retire(self, rows: Sequence[ItemRow], number: int) -> None:
         """Items that round `number` removes; their old rows stay for readers of older states."""
         gone = [(*row, number) for row in rows]
         self._run.executemany("DELETE FROM items WHERE id = ?", ((id_,) for _, id_, *_ in rows))
         self._run.executemany(
-            "INSERT INTO removed (row, id, key, tags, round, removed) VALUES (?, ?, ?, ?, ?, ?)", gone
+            "INSERT INTO removed (row, id, key, tags, round, crc, removed) VALUES (?, ?, ?, ?, ?, ?, ?)", gone
         )
-        self._sums.change("items", gone=rows)
+        self._sums.change("items", gone=(row[1:] for row in rows))
         self._sums.change("removed", new=gone)
+        self._mark_dead([row for row, *_ in rows])
         ids = [id_ for _, id_, *_ in rows]
         select = "SELECT id, round, bits FROM tag_outliers WHERE id IN"
         self._sums.change(
@@ -54,6 +65,26 @@ class CatalogWriter:
             ),
         )
         self._run.executemany("DELETE FROM tag_outliers WHERE id = ?", ((id_,) for id_ in ids))
+
+    def _mark_dead(self, rows: Sequence[int]) -> None:
+        """Rows that are no longer an item's."""
+        gone = dead_rows.among(self._run, rows)
+        new = dead_rows.marked(gone, rows)
+        self._run.executemany(
+            "INSERT OR REPLACE INTO dead (block, count, bits, crc) VALUES (?, ?, ?, ?)", new
+        )
+        self._sums.change("dead", gone=gone, new=new)
+
+    def renew_dead(self) -> None:
+        """Rows that are no longer an item's are those of `removed`."""
+        rows = self._run.execute("SELECT row FROM removed")
+        found = cell_types.all_typed("removed", rows, {"row": cell_types.COUNT})
+        self._run.execute("DELETE FROM dead")
+        self._run.executemany(
+            "INSERT INTO dead (block, count, bits, crc) VALUES (?, ?, ?, ?)",
+            dead_rows.marked((), (row for (row,) in found)),
+        )
+        self._sums.renew("dead")
 
     def add_tag_outliers(self, rows: Sequence[tuple[int, int, int]]) -> None:
         """Items (id, round, bits) whose code and features agree least."""
@@ -69,7 +100,7 @@ class CatalogWriter:
         """Other codes of earlier rounds, as (checksum, round); features are no longer kept."""
         self._run.executemany("UPDATE rounds SET checksum = ? WHERE round = ?", checksums)
         self._run.execute("DELETE FROM early_features")
-        self._sums.renew("rounds", "early_features")
+        self.renew("rounds", "early_features")
 
     def put_tags(self, rows: Sequence[tuple[str, int | None, int, bytes | None]], number: int) -> None:
         """New and changed tags (tag, column, count, vector), and what round `number` found in their place."""
@@ -113,7 +144,18 @@ class CatalogWriter:
 
     def renew(self, *tables: str) -> None:
         """Tables that were changed as a whole are summed again."""
+        if "rounds" in tables:
+            self._seal_rounds()
         self._sums.renew(*tables)
+
+    def _seal_rounds(self) -> None:
+        """Records of rounds that were changed get the CRC-32 of what they say now."""
+        rows = self._run.execute(f"SELECT {', '.join(cell_types.ROUND_ROW)} FROM rounds").fetchall()  # noqa: S608
+        now = ((table_checksums.crc(row[:-1]), row[0], row[-1]) for row in rows)
+        self._run.executemany(
+            "UPDATE rounds SET crc = ? WHERE round = ?",
+            ((crc, number) for crc, number, known in now if crc != known),
+        )
 
     def close(self) -> None:
         """Store the sums."""

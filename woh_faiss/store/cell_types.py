@@ -19,8 +19,9 @@ COUNT = "a whole number of at least 0"
 #: What a column may hold: a type, a union of types, or COUNT.
 Kinds = Mapping[str, Any]
 
-ITEM: Kinds = {"row": COUNT, "id": COUNT, "key": str | None, "tags": str | None, "round": COUNT}
+ITEM: Kinds = {"row": COUNT, "id": COUNT, "key": str | None, "tags": str | None, "round": COUNT, "crc": COUNT}
 REMOVED: Kinds = {**ITEM, "removed": COUNT}
+DEAD: Kinds = {"block": COUNT, "count": COUNT, "bits": bytes, "crc": COUNT}
 TAG: Kinds = {"tag": str, "column": int | None, "count": COUNT}
 VECTOR: Kinds = {"vector": bytes | None}
 TAG_OUTLIER: Kinds = {"id": COUNT, "round": COUNT, "bits": COUNT}
@@ -32,6 +33,8 @@ ROUND: Kinds = {
     **{"trained": COUNT, "first_row": COUNT, "end_row": COUNT, "checksum": str, "model": str | None},
     **{"model_digest": str | None, "chunk_hash": str, "seconds": float, "health": str | None},
 }
+#: A whole row of `rounds`.
+ROUND_ROW: Kinds = {**ROUND, "id_sums": bytes, "crc": COUNT}
 LEFT: Kinds = {"line": str, "round": COUNT, "time": float, "kept": COUNT}
 ANN_FILE: Kinds = {
     **{"kind": str, "name": str, "sha256": str, "round": COUNT, "rows": COUNT},

@@ -16,14 +16,34 @@ from numpy.typing import NDArray
 
 from woh_faiss.errors import InputError, StoreError, short
 
-from . import catalog, cell_types, codefile, database, erased_ids, files, generations, schema
+from . import (
+    catalog,
+    cell_types,
+    codefile,
+    database,
+    erased_ids,
+    files,
+    generations,
+    row_checks,
+    schema,
+    table_checksums,
+)
 from .model import Model, Npy
 from .write_transaction import WriteTransaction
 
 #: Rows read or written at a time.
 _BLOCK = 1 << 18
 #: What is changed as a whole.
-_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "tag_outliers", "early_features")
+_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "tag_outliers", "early_features", "dead")
+#: Of these, what compact leaves as it is, and may be large.
+_KEPT = ("items", "vectors")
+_COMPACTED = tuple(table for table in _TABLES if table not in _KEPT)
+
+
+def check_kept(connection: sqlite3.Connection) -> None:
+    """DatabaseError where what compact keeps is not as it was written: takes long, and needs no lock."""
+    catalog.check_meta(connection)
+    table_checksums.TableChecksums(connection).check(*_KEPT)
 
 
 def compact(writing: WriteTransaction) -> int:
@@ -34,14 +54,14 @@ def compact(writing: WriteTransaction) -> int:
     """
     run, rows = writing.connection, writing.snapshot.rows
     with database.failures(writing.folder, 0):
-        dead = catalog.dead_rows(run, writing.snapshot)
+        dead = catalog.dead(run, writing.snapshot, writing.snapshot.round).rows().tolist()
     if not dead:
         return 0
     alive = np.ones(rows, np.bool_)
     alive[dead] = False
     first = dead[0]  # rows before it stay where they are
     with writing.committing() as (catalog_writer, state):
-        catalog_writer.check(*_TABLES)
+        catalog_writer.check(*_COMPACTED)
         rounds = _places(writing, alive, first)
         state.leave(writing.snapshot, writing.snapshot.round)
         codes, ids = _rewritten(writing, alive, state.generation)
@@ -52,6 +72,7 @@ def compact(writing: WriteTransaction) -> int:
         )
         catalog_writer.spend(erased_ids.digests(run, (id_ for (id_,) in erased)))
         run.execute("DELETE FROM removed")
+        catalog_writer.renew_dead()
         for start in range(first, len(ids), _BLOCK):
             names = ids[start : start + _BLOCK].tolist()
             run.executemany(
@@ -61,14 +82,14 @@ def compact(writing: WriteTransaction) -> int:
         for number, a, b, lost in rounds:
             run.execute("UPDATE rounds SET first_row = ?, end_row = ? WHERE round = ?", (a, b, number))
             if lost:
-                new = codefile.checksum(codes[a:b], ids[a:b])
-                run.execute("UPDATE rounds SET checksum = ? WHERE round = ?", (new, number))
+                new = codefile.checksum(codes[a:b], ids[a:b]), row_checks.id_sums(ids[a:b])
+                run.execute("UPDATE rounds SET checksum = ?, id_sums = ? WHERE round = ?", (*new, number))
         # Else an index whose items come and go would grow by their records forever.
         run.execute(
             "DELETE FROM rounds WHERE kind != 'trained' AND first_row = end_row AND round < ?",
             (writing.snapshot.round,),
         )
-        catalog_writer.renew(*_TABLES)
+        catalog_writer.renew(*_COMPACTED)
     return len(dead)
 
 
@@ -169,11 +190,12 @@ def rollback(writing: WriteTransaction, number: int) -> int:
         run.execute("DELETE FROM items WHERE row >= ?", (end,))
         run.execute("DELETE FROM removed WHERE row >= ?", (end,))
         run.execute(
-            "INSERT INTO items (id, row, key, tags, round) "
-            "SELECT id, row, key, tags, round FROM removed WHERE removed > ?",
+            "INSERT INTO items (id, row, key, tags, round, crc) "
+            "SELECT id, row, key, tags, round, crc FROM removed WHERE removed > ?",
             (number,),
         )
         run.execute("DELETE FROM removed WHERE removed > ?", (number,))
+        catalog_writer.renew_dead()
         run.execute("DELETE FROM tag_outliers WHERE round > ?", (number,))
         run.execute("DELETE FROM early_features WHERE row >= ?", (end,))
         _restore_tags(run, number)

@@ -11,7 +11,7 @@ SearchParameters (1.12 to 1.15), so rows that may not answer are dropped by the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -226,10 +226,12 @@ class PackedCopies:
     ----------
     codes : (n, width) uint8
         Mapped.
+    check : callable
+        Raises StoreError unless all codes are what was written: asked before they are copied.
     """
 
-    def __init__(self, codes: Bytes) -> None:
-        self.codes = codes
+    def __init__(self, codes: Bytes, check: Callable[[], object] = lambda: None) -> None:
+        self.codes, self._check = codes, check
         self._held: dict[tuple[int, int], PackedCodes] = {}
         self._asked: dict[tuple[int, int], int] = {}
         self._crowds: dict[tuple[int, int], Crowds] = {}
@@ -246,6 +248,7 @@ class PackedCopies:
             return None
         with fork_safety.gate, self._packing:  # a fork waits, else the child might wait for this forever
             if here not in self._held:
+                self._check()
                 self._held = {**self._held, here: PackedCodes.of(self.codes, first, end)}
             return self._held[here]
 
@@ -257,13 +260,14 @@ class PackedCopies:
             with fork_safety.gate, self._packing:
                 held = self._crowds.get(here)
                 if held is None:
+                    self._check()
                     held = Crowds.of(self.codes, first, end)
                     self._crowds = {**self._crowds, here: held}
         return held if len(held.codes) else None
 
-    def extended(self, codes: Bytes) -> PackedCopies:
-        """Those of a later state of the same rows and some more."""
-        later = PackedCopies(codes)
+    def extended(self, codes: Bytes, check: Callable[[], object] = lambda: None) -> PackedCopies:
+        """Those of a later state of the same rows and some more, which were checked if any is held."""
+        later = PackedCopies(codes, check)
         later._held = {here: held.extended(codes) for here, held in self._held.items()}
         later._asked = dict(self._asked)
         later._crowds = {here: held for here, held in self._crowds.items() if held.serves(len(codes))}

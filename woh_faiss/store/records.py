@@ -238,6 +238,8 @@ class State:
         At most one a kind, of the generation that is in place.
     ann_builds : int
         How many were ever made.
+    newest : int
+        The newest round, 0 for none: a damaged catalogue may have lost its record.
     identity, line : str
         See `Snapshot`.
     left : list of [str, int, float, int]
@@ -255,6 +257,7 @@ class State:
     recoded: int = 0
     ann: list[AnnIndex] = field(default_factory=list)
     ann_builds: int = 0
+    newest: int = 0
     identity: str = field(default_factory=lambda: secrets.token_hex(16))
     line: str = field(default_factory=lambda: secrets.token_hex(8))
     left: list[list[Any]] = field(default_factory=list)

@@ -62,12 +62,14 @@ CREATE TABLE rounds (
     model_digest TEXT,
     chunk_hash TEXT NOT NULL,
     seconds REAL NOT NULL,
-    health TEXT
+    health TEXT,
+    id_sums BLOB NOT NULL,
+    crc INTEGER NOT NULL
 )"""
 
 # Live items only. items.id is the rowid itself, so a new item costs one table entry, plus one for a key.
 # tags is a JSON array, NULL for none. What was removed or replaced moves to `removed`, a row each: there an
-# id may occur many times.
+# id may occur many times. crc is `table_checksums.crc` of id, key, tags and round, which stay what they are.
 _ITEMS = (
     """
 CREATE TABLE items (
@@ -75,7 +77,8 @@ CREATE TABLE items (
     row INTEGER NOT NULL,
     key TEXT,
     tags TEXT,
-    round INTEGER NOT NULL
+    round INTEGER NOT NULL,
+    crc INTEGER NOT NULL
 )""",
     "CREATE UNIQUE INDEX items_key ON items (key) WHERE key IS NOT NULL",
     """
@@ -85,11 +88,21 @@ CREATE TABLE removed (
     key TEXT,
     tags TEXT,
     round INTEGER NOT NULL,
+    crc INTEGER NOT NULL,
     removed INTEGER NOT NULL
 )""",
     "CREATE INDEX removed_id ON removed (id)",
     "CREATE INDEX removed_key ON removed (key) WHERE key IS NOT NULL",
 )
+
+# Which rows are in `removed`, a bit each, those of a block of rows together: see `dead_rows`.
+_DEAD = """
+CREATE TABLE dead (
+    block INTEGER PRIMARY KEY,
+    count INTEGER NOT NULL,
+    bits BLOB NOT NULL,
+    crc INTEGER NOT NULL
+)"""
 
 # The word vectors of tags, once they are known; long and never changed, so apart from the counts.
 _TAGS = (
@@ -119,6 +132,7 @@ SCHEMA = (
     *_TAGS,
     _ROUNDS,
     *_ITEMS,
+    _DEAD,
     _UNDO,
     _SPENT,
     _TAG_OUTLIERS,

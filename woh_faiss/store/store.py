@@ -138,7 +138,7 @@ class Store:
             self._looked = time.monotonic()
             if self.newest() == self.snapshot:
                 return False
-            view = open_view(self.path, before=self.snapshot).after(self.view)
+            view = open_view(self.path, before=self.view).after(self.view)
             prepare(view)
             self._view = view
             return True
@@ -292,9 +292,11 @@ class Store:
 
     def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
         """Rewrite the files without removed rows: how many went, and whether no trace of them is left."""
-        with self.writing(timeout) as writing:
-            from . import compaction
+        from . import compaction
 
+        if self.snapshot.rows != self.snapshot.ntotal:
+            self.ask(compaction.check_kept)
+        with self.writing(timeout) as writing:
             if self.snapshot.model is not None:
                 self.view.check_model()  # files of another index may lie here: then nothing is rewritten
             gone = compaction.compact(writing)

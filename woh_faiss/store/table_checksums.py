@@ -11,6 +11,7 @@ import json
 import re
 import sqlite3
 import struct
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,8 +21,9 @@ from . import cell_types
 SELECTS = {
     "meta": "SELECT name, value FROM meta WHERE name != 'sums'",
     "rounds": "SELECT * FROM rounds",
-    "items": "SELECT row, id, key, tags, round FROM items",
-    "removed": "SELECT row, id, key, tags, round, removed FROM removed",
+    "items": "SELECT id, key, tags, round, crc FROM items",  # rows: ids.i64 has what is there
+    "removed": "SELECT row, id, key, tags, round, crc, removed FROM removed",
+    "dead": "SELECT block, count, bits, crc FROM dead",
     "tags": 'SELECT tag, "column", count FROM tags',
     "vectors": "SELECT tag, vector FROM vectors",
     "spent": "SELECT digest FROM spent",
@@ -34,10 +36,22 @@ _MODULUS = 1 << 128
 
 def of(rows: Iterable[tuple[Any, ...]]) -> int:
     """The sum of `rows`, each a tuple of what SQLite holds."""
-    return sum(int.from_bytes(hashlib.sha256(_encoded(row)).digest()[:16]) for row in rows)
+    return sum(int.from_bytes(hashlib.sha256(encoded(row)).digest()[:16]) for row in rows)
 
 
-def _encoded(row: tuple[Any, ...]) -> bytes:
+def crc(cells: tuple[Any, ...]) -> int:
+    """CRC-32 of the cells of a row, kept with it: a reader compares it without the rest of the table."""
+    return zlib.crc32(encoded(cells))
+
+
+def check_crcs(table: str, rows: Iterable[tuple[tuple[Any, ...], int]]) -> None:
+    """DatabaseError for cells that are not as they were written, of (cells, CRC-32 kept with them)."""
+    for cells, known in rows:
+        if crc(cells) != known:
+            raise sqlite3.DatabaseError(f"a row of table {table} is not as it was written")
+
+
+def encoded(row: tuple[Any, ...]) -> bytes:
     """One encoding of a row's cells, which no other row has: docs/format.md."""
     parts = []
     for cell in row:

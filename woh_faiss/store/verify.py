@@ -17,6 +17,7 @@ from woh_faiss.errors import StoreError, WOHError
 from . import (
     ann_search,
     catalog,
+    cell_types,
     codefile,
     database,
     files,
@@ -25,6 +26,7 @@ from . import (
     table_checksums,
     writer_lock,
 )
+from .dead_rows import DeadRows
 from .model import Model, Npy
 from .records import Snapshot, State
 from .recovery import strays
@@ -110,6 +112,8 @@ class _Check:
             with self.noting(schema.CATALOG):
                 self._counts(run, seen)
             with self.noting(schema.CATALOG):
+                self._records(run, seen)
+            with self.noting(schema.CATALOG):
                 self._early_features(run, seen)
             self._codes_and_ids(run, seen, d)
             self._models(run, seen, state)
@@ -132,6 +136,17 @@ class _Check:
         (live,) = run.execute("SELECT count(*) FROM items").fetchone()
         if live != seen.ntotal:
             self.fault(schema.CATALOG, f"has {live} items, its rounds count {seen.ntotal}; {_RESTORE}")
+
+    def _records(self, run: sqlite3.Connection, seen: Snapshot) -> None:
+        """What readers compare: checksums of single rows; and rows that are no item's, in both places."""
+        for table, kinds in (("items", cell_types.ITEM), ("removed", cell_types.REMOVED)):
+            found = run.execute(f"SELECT {', '.join(kinds)} FROM {table}")  # noqa: S608
+            with self.noting(schema.CATALOG):
+                catalog.check_items(table, (cell_types.typed(table, row, kinds) for row in found))
+        dead = DeadRows.read(run)
+        removed = {row for (row,) in run.execute("SELECT row FROM removed")}
+        if removed != {*dead.rows().tolist()} or len(dead) != seen.rows - seen.ntotal:
+            self.fault(schema.CATALOG, f"tables removed and dead name different rows; {_RESTORE}")
 
     def _early_features(self, run: sqlite3.Connection, seen: Snapshot) -> None:
         catalog.early_features(run, seen)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, codefile, database, files, packed_codes, schema
+from .dead_rows import DeadRows
 from .model import Model, Npy
 from .packed_codes import PackedCopies, Single
 from .records import Item, Round, Snapshot
+from .row_checks import RoundSums, RowChecks
 from .scan import NO_ID, Scan, members
 from .score_scan import By, ScoreScan
 
@@ -42,12 +45,14 @@ class View:
     mapped : MappedCodes
         Of all rows, removed ones too.
     ids : (rows,) array of int64
-    dead : (m,) array of int64
-        Rows of items removed by then, ascending.
+    dead : DeadRows
+        Rows of items removed by then.
     model : Model or None
     anchors : Npy or None
     packed : PackedCopies
         Of `mapped`, made when searches are worth it.
+    checks : RowChecks
+        What of `mapped` and `ids` was compared with what was written.
     """
 
     folder: Path
@@ -55,29 +60,37 @@ class View:
     snapshot: Snapshot
     mapped: codefile.MappedCodes
     ids: NDArray[np.int64]
-    dead: NDArray[np.int64]
+    dead: DeadRows
     model: Model | None
     anchors: Npy | None
     packed: PackedCopies = field(repr=False, compare=False)
+    checks: RowChecks = field(repr=False, compare=False)
 
     @classmethod
-    def open(
-        cls, folder: Path, config: dict[str, Any], d: int, snapshot: Snapshot, dead: Sequence[int]
-    ) -> View:
+    def open(cls, folder: Path, config: dict[str, Any], d: int, snapshot: Snapshot, dead: DeadRows) -> View:
         """Map the files of `snapshot`; FileNotFoundError if its model file is gone."""
         rows = snapshot.rows
         mapped = codefile.open_mapped(files.newest(folder, schema.CODES, snapshot.generation), d, rows)
         ids = codefile.map_ids(files.newest(folder, schema.IDS, snapshot.generation), rows)
         model = None if snapshot.model is None else Model(folder / snapshot.model)
         anchors = Npy(folder / schema.ANCHORS) if snapshot.anchors else None
-        packed = PackedCopies(mapped.codes)
-        return cls(folder, config, snapshot, mapped, ids, np.array(dead, np.int64), model, anchors, packed)
+        checks = RowChecks(folder, mapped.codes, ids, partial(_round_sums, folder, snapshot))
+        packed = PackedCopies(mapped.codes, checks.everything)
+        return cls(folder, config, snapshot, mapped, ids, dead, model, anchors, packed, checks)
 
     def after(self, earlier: View) -> View:
         """The same with the packed copies of an earlier state, if its rows are still the first ones here."""
         before, now = earlier.snapshot, self.snapshot
         same = (before.identity, before.generation, before.line) == (now.identity, now.generation, now.line)
-        return replace(self, packed=earlier.packed.extended(self.mapped.codes)) if same else self
+        if not same or before.rows > now.rows:
+            return self
+        load = partial(_round_sums, self.folder, now)
+        checks = RowChecks(self.folder, self.mapped.codes, self.ids, load, earlier.checks)
+        if list(earlier.packed):
+            checks.everything()
+        return replace(
+            self, packed=earlier.packed.extended(self.mapped.codes, checks.everything), checks=checks
+        )
 
     def check_round(self, number: int, first: int, end: int, checksum: str) -> None:
         """StoreError unless the rows of a round are what was written; a round of many is passed over.
@@ -110,6 +123,16 @@ class View:
         # Sorted and without repeats: each leaf of the table is visited once. Beyond int64 is never there.
         return self._found("id", sorted({id_ for id_ in asked if -(2**63) <= id_ < 2**63}))
 
+    def check_missing(self, ids: Sequence[int]) -> None:
+        """StoreError for an id of this state that the catalogue has not, though nothing was erased since."""
+        if not ids or not (rows := self._rows_of(ids)):
+            return
+        if database.read(self.folder, catalog.snapshot).generation == self.snapshot.generation:
+            raise StoreError(
+                f"{self.folder / schema.IDS} has id {min(rows)}, {schema.CATALOG} has not: one of them is "
+                "damaged; restore both from a backup"
+            )
+
     def id_of_key(self, key: str) -> int | None:
         """The id of the item with this key, None if no item has it."""
         return next(iter(self._found("key", [key])), None)
@@ -128,6 +151,12 @@ class View:
             self.folder,
             lambda connection: catalog.items(connection, self.folder, column, values, self.snapshot),
         )
+        for item in [] if stale else items:
+            if self.ids[item.row] != item.id:
+                raise StoreError(
+                    f"{self.folder / schema.IDS} has id {self.ids[item.row]} at row {item.row}, "
+                    f"{schema.CATALOG} id {item.id}: one of them is damaged; restore both from a backup"
+                )
         if stale and items:  # rewritten: only the mapped ids know which rows this state has
             rows = self._rows_of([item.id for item in items])
             items = [replace(item, row=rows[item.id]) for item in reversed(items) if item.id in rows]
@@ -194,9 +223,7 @@ class View:
     @cached_property
     def _alive(self) -> NDArray[np.bool_]:
         """Which rows an answer may have: (rows,)."""
-        alive = np.ones(self.snapshot.rows, np.bool_)
-        alive[self.dead] = False
-        return alive
+        return self.dead.alive(self.snapshot.rows)
 
     @cached_property
     def everything(self) -> Scan:
@@ -206,6 +233,8 @@ class View:
     def among(self, allow: Any = None, deny: Any = None) -> Scan:
         """A search among the items that `allow` names (None: all) and `deny` does not."""
         scan = self.everything
+        if allow is not None or deny is not None:
+            self.checks.all_ids()
         if allow is not None:
             scan = scan.among(members(self.ids, allow, "allow"))
         if deny is not None:
@@ -287,6 +316,7 @@ class View:
 
     def ids_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The ids of rows, NO_ID where there is none."""
+        self.checks.of_ids(rows)
         # They are last in a row; a list, since NumPy's reductions would take a fiftieth of a single query.
         if NO_ID not in rows[..., -1:].ravel().tolist():
             return self.ids.take(rows)
@@ -296,7 +326,7 @@ class View:
         return found
 
 
-def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | None = None) -> View:
+def open_view(folder: Path, wanted: Snapshot | None = None, before: View | None = None) -> View:
     """The newest committed state, which comes after `before`, or an earlier one that is `wanted`, mapped.
 
     Raises
@@ -308,17 +338,21 @@ def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | N
 
     def look(connection: sqlite3.Connection) -> View | StoreError:
         with database.moment(connection):
+            catalog.check_meta(connection)
             config, d = catalog.settings(connection)
             newest = catalog.snapshot(connection)
             seen = wanted or newest
-            if (known := wanted or before) is not None:
+            if (known := before.snapshot if before else wanted) is not None:
                 catalog.rewritten(connection, folder, known)
             if seen.generation != newest.generation:
                 return StoreError(
                     f"the state of round {seen.round} is gone from {folder}, whose codes were rewritten "
                     "since; open the index again"
                 )
-            dead = catalog.dead_rows(connection, seen)
+            if before is not None and _removed_alike(before.snapshot, seen):
+                dead = before.dead
+            else:
+                dead = catalog.dead(connection, seen, newest.round)
             newest_rows = None if before else catalog.newest_rows(connection, seen)
         try:
             with files.failures(folder, "open"):
@@ -344,6 +378,25 @@ def open_view(folder: Path, wanted: Snapshot | None = None, before: Snapshot | N
             return view
         failed = view
     raise failed
+
+
+def _removed_alike(a: Snapshot, b: Snapshot) -> bool:
+    """Whether the same rows are those of removed items in both states: within a generation they only grow."""
+    return (a.generation, a.rows - a.ntotal) == (b.generation, b.rows - b.ntotal)
+
+
+def _round_sums(folder: Path, seen: Snapshot, after: int) -> list[RoundSums] | None:
+    """Checksums of codes and ids of the state `seen`, of rounds after `after`; None where they are gone."""
+
+    def look(connection: sqlite3.Connection) -> list[RoundSums] | None:
+        with database.moment(connection):
+            try:
+                gone = catalog.rewritten(connection, folder, seen)
+            except StoreError:  # another index is in its place; what is mapped can still be searched
+                gone = True
+            return None if gone else catalog.round_sums(connection, after, seen)
+
+    return database.read(folder, look) if os.path.lexists(folder / schema.CATALOG) else None
 
 
 def _whole_numbers(ids: ArrayLike) -> list[int]:

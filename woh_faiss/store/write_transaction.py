@@ -26,10 +26,10 @@ from . import (
     erased_ids,
     files,
     generations,
+    row_checks,
     schema,
-    table_checksums,
 )
-from .catalog_writer import CatalogWriter, ItemRow
+from .catalog_writer import CatalogWriter, ItemRow, item_row
 from .model import Model, check_arrays, write_npy
 from .records import NewRound, Round, State
 from .recovery import settle
@@ -56,7 +56,7 @@ class WriteTransaction:
         self.d, self._keep = d, keep_models
         self._open = True
         with database.failures(folder, 0):
-            table_checksums.TableChecksums(connection).check("meta")  # by its state files are cut and removed
+            catalog.check_meta(connection)  # by its state files are cut and removed
             self.state, self.snapshot = catalog.read_state(connection), catalog.snapshot(connection)
         with files.failures(folder, "repair"):
             settle(folder, d, self.state, self.snapshot)
@@ -117,9 +117,10 @@ class WriteTransaction:
         """The rows of `items` that have these ids; InputError if one has none."""
         wanted = sorted(set(ids))
         with database.failures(self.folder, 0):
-            select = "SELECT row, id, key, tags, round FROM items WHERE id IN"
+            select = "SELECT row, id, key, tags, round, crc FROM items WHERE id IN"
             rows = database.where_in(self.connection, select, wanted)
             found: list[ItemRow] = cell_types.all_typed("items", rows, cell_types.ITEM)
+            catalog.check_items("items", found)
         if len(found) != len(wanted):
             unknown = sorted(set(wanted) - {id_ for _, id_, *_ in found})
             raise InputError(f"id {unknown[0]} is not in {self.folder}; only what is there can be removed")
@@ -232,7 +233,7 @@ class WriteTransaction:
         old, number = self.snapshot, self.snapshot.round + 1
         entries = zip(ids.tolist(), new.keys, new.tags, strict=True)
         items: list[ItemRow] = [
-            (row, id_, None if key is None else str(key), cell_types.of_texts(entry), number)
+            item_row(row, id_, None if key is None else str(key), cell_types.of_texts(entry), number)
             for row, (id_, key, entry) in enumerate(entries, old.rows)
         ]
         with self.committing() as (catalog_writer, state):
@@ -261,7 +262,7 @@ class WriteTransaction:
                 seconds=float(new.seconds),
                 health=new.health,
             )
-            catalog_writer.add_round(record)
+            catalog_writer.add_round(record, row_checks.id_sums(ids))
             catalog_writer.retire(gone, number)
             catalog_writer.add_items(items)
             catalog_writer.add_tag_outliers([(id_, number, bits) for id_, bits in new.tag_outliers])
