@@ -82,7 +82,7 @@ def opened(
     from woh_faiss.inputs import Columns, open_inputs
 
     inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn)
-    for line in inputs.guessed(Columns(**columns)):
+    for line in inputs.notes(Columns(**columns)):
         say(f"note: {line}")
     return inputs
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from woh_faiss import budget
+from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
@@ -21,6 +21,7 @@ from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 from . import arrow_values as values
 from .chunk import Chunk
 from .columns import Columns, Offer, choose, natural
+from .saved_dataset import STATE, saved_files
 from .source import ChunkSource, at, chunk_at
 
 #: What such files are called in a folder; alone, a file's first bytes decide.
@@ -157,7 +158,8 @@ def _opened(path: Path, format_: str, names: list[str] | None = None, schema: An
 
 def _texts(names: list[str] | None, schema: Any) -> list[str]:
     """The columns of text; of lists of it pyarrow 26 cannot do this in every case."""
-    return [name for name in names or () if values.is_text(schema.field(name).type)]
+    types = {name: schema.field(name).type for name in names or ()}
+    return [name for name, type_ in types.items() if values.is_text(type_) or values.is_bytes(type_)]
 
 
 # ---- sources ---------------------------------------------------------------------------------------------
@@ -226,23 +228,51 @@ def _no_bomb(table: ArrowTable, d: int) -> None:
 
 
 def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSource]:
-    """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next."""
-    found = []
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        found += [
-            Path(root, name)
-            for name in names
-            if name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
-        ]
-    found.sort(key=lambda path: [natural(part) for part in path.relative_to(folder).parts])
+    """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next.
+
+    Raises
+    ------
+    InputError
+        As `table_source` and `saved_files`.
+    """
+    found, note = _files(folder)
     sources = []
     for path in found:
         parts = [part.partition("=") for part in path.relative_to(folder).parts[:-1]]
         fields = {name: _partition_value(value) for name, sign, value in parts if sign}
         sources.append(table_source(path, wanted, learn, fields))
         wanted = Columns(*(name or "" for name in sources[0].columns))  # the same in every file
+    if note is not None and sources:
+        sources[0] = replace(sources[0], note=note)
     return sources
+
+
+def _files(folder: Path) -> tuple[list[Path], str | None]:
+    """The files of a folder and of those in it, in order, and a note where some are left out."""
+    found: list[tuple[Any, Path]] = []
+    splits: dict[str, Path] = {}
+    left = 0
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        names = [
+            name for name in names if name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
+        ]
+        place, files = [*map(natural, Path(root).relative_to(folder).parts)], [Path(root, n) for n in names]
+        saved = saved_files(Path(root), names)
+        if saved is None:
+            found += [([*place, natural(path.name)], path) for path in files]
+            continue
+        found += [([*place, natural(str(number))], path) for number, path in enumerate(saved.files)]
+        splits.setdefault(saved.split, Path(root))
+        left += saved.others
+    if len(splits) > 1:
+        raise InputError(
+            f"{display_path(folder)} has data sets of several splits ({validate.listed([*splits])}); give the "
+            f"folder of one of them, such as {display_path(min(splits.values()))}"
+        )
+    found.sort()
+    told = f"{display_path(folder)}: {left} {'file' if left == 1 else 'files'} left out that {STATE} does not name"
+    return [path for _, path in found], told if left else None
 
 
 def _partition_value(text: str) -> str:

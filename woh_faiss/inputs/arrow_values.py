@@ -32,7 +32,7 @@ def kind(type_: Any) -> str:
         type_ = type_.value_type
     if types.is_integer(type_):
         return "ints"
-    if is_text(type_) or types.is_null(type_):  # of nulls alone is what pandas writes for no text at all
+    if is_text(type_) or is_bytes(type_) or types.is_null(type_):  # nulls alone: pandas writes no text so
         return "text"
     if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
         value = type_.value_type
@@ -40,7 +40,7 @@ def kind(type_: Any) -> str:
             return "vectors"
         if types.is_dictionary(value):
             value = value.value_type
-        if is_text(value) or types.is_null(value):
+        if is_text(value) or is_bytes(value) or types.is_null(value):
             return "words"
     return "other"
 
@@ -48,6 +48,11 @@ def kind(type_: Any) -> str:
 def is_text(type_: Any) -> bool:
     """Whether a type is text, stored in any way."""
     return str(type_) in ("string", "large_string", "string_view")
+
+
+def is_bytes(type_: Any) -> bool:
+    """Whether a type is bytes of any length: the text of those who write Parquet without its annotation."""
+    return str(type_) in ("binary", "large_binary", "binary_view")
 
 
 def _stored(type_: Any) -> Any:
@@ -135,18 +140,28 @@ def _python(array: Any) -> list[Any]:
             rows.append(None if length is None else flat[start : start + length])
             start += length or 0
         return rows
-    if is_text(array.type):
+    if is_text(array.type) or is_bytes(array.type):
         budget.take(_letters(array), "a column of text")
     budget.take(validate.TEXT * len(array), "a column")
     values: list[Any] = array.to_pylist()
-    return values
+    return [_text(value) for value in values] if is_bytes(array.type) else values
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{validate.short(value)} in a column of bytes is not UTF-8 text; write the column as text, or "
+            "name another (--tags-column, --key-column; '' for none)"
+        ) from None
 
 
 def _letters(array: Any) -> int:
     """Bytes of the texts of an array; views may show the same letters any number of times."""
     import pyarrow.compute as pc
 
-    if str(array.type) != "string_view":
+    if not str(array.type).endswith("_view"):
         return int(pc.sum(pc.binary_length(array)).as_py() or 0)
     shown = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)[array.offset :][: len(array), 0]
     return int(shown.astype(np.int64).sum())

@@ -79,6 +79,10 @@ class Inputs:
                 lines.setdefault(source.columns, f"{source.where}: {', '.join(guesses)}")
         return list(lines.values())
 
+    def notes(self, wanted: Columns) -> list[str]:
+        """Lines for a person: what was guessed, and what was left out."""
+        return self.guessed(wanted) + [source.note for source in self.sources if source.note]
+
     def count(self) -> int:
         """Items of all inputs; a chunk file is read for it."""
         n = 0

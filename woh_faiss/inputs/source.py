@@ -33,6 +33,8 @@ class ChunkSource:
         What its columns (or arrays) are called, None for those that are not there.
     read : callable
         The chunks, of so many rows each and what is left over in the last; None for all rows in one.
+    note : str, optional
+        What a person should know of what was taken.
     """
 
     where: str
@@ -40,6 +42,7 @@ class ChunkSource:
     d: int | None
     columns: Columns
     read: Callable[[int | None], Iterator[Chunk]]
+    note: str | None = None
 
 
 def chunk_at(where: str, start: int, features: Any, **values: Any) -> Chunk:
