@@ -112,23 +112,16 @@ def test_filters(store, n):
 @pytest.mark.parametrize("n", [20, 60])
 def test_a_filter_s_operators_choose_as_a_function_does(store, n):
     store.add_documents(documents(n))
-    with_years = [
-        Document(id=f"y{year}", page_content="wave boat", metadata={"year": year})
-        for year in range(2000, 2010)
-    ]
-    store.add_documents(with_years)
+    years = {f"y{year}": {"year": year} for year in range(2000, 2010)}
+    store.add_documents([Document("wave boat", id=id_, metadata=given) for id_, given in years.items()])
+    hills = {f"0/{i}" for i, (_, topic) in enumerate(texts(n)) if topic == "hill"}
+    ends = [{"year": 2000}, {"$and": [{"year": {"$gt": 2007}}, {"year": {"$ne": 2009}}]}]
     for filter_, expected in {
         "gt": ({"year": {"$gt": 2005}}, {"y2006", "y2007", "y2008", "y2009"}),
         "between": ({"year": {"$gte": 2003, "$lt": 2005}}, {"y2003", "y2004"}),
         "in": ({"year": {"$in": [2001, 1900]}}, {"y2001"}),
-        "or": (
-            {"$or": [{"year": 2000}, {"$and": [{"year": {"$gt": 2007}}, {"year": {"$ne": 2009}}]}]},
-            {"y2000", "y2008"},
-        ),
-        "tags": (
-            {"tags": "hill", "topic": {"$exists": True}},
-            {f"0/{i}" for i, (_, t) in enumerate(texts(n)) if t == "hill"},
-        ),
+        "or": ({"$or": ends}, {"y2000", "y2008"}),
+        "tags": ({"tags": "hill", "topic": {"$exists": True}}, hills),
     }.values():
         found = store.similarity_search("wave boat", k=100, filter=filter_)
         assert {document.id for document in found} == expected

@@ -267,11 +267,12 @@ def _files(folder: Path) -> tuple[list[Path], str | None]:
         left += saved.others
     if len(splits) > 1:
         raise InputError(
-            f"{display_path(folder)} has data sets of several splits ({validate.listed([*splits])}); give the "
-            f"folder of one of them, such as {display_path(min(splits.values()))}"
+            f"{display_path(folder)} has data sets of several splits ({validate.listed([*splits])}); give "
+            f"the folder of one of them, such as {display_path(min(splits.values()))}"
         )
     found.sort()
-    told = f"{display_path(folder)}: {left} {'file' if left == 1 else 'files'} left out that {STATE} does not name"
+    files = "file" if left == 1 else "files"
+    told = f"{display_path(folder)}: {left} {files} left out that {STATE} does not name"
     return [path for _, path in found], told if left else None
 
 

@@ -1,6 +1,6 @@
 """Folders as Hugging Face's `save_to_disk` writes them: state.json says which files are the data set.
 
-Beside those lie what `map`, `shuffle` and the like left (cache-*.arrow), which hold rows again, or places of rows.
+Beside those lie what `map`, `shuffle` and the like left (cache-*.arrow): rows once more, or places of rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from woh_faiss.display import display_path, display_text
 from woh_faiss.errors import InputError
 from woh_faiss.validate import listed, short
 
-#: The file of a data set; that of several splits, each of which is a folder; what both have, and caches alone.
+#: The file of a data set; that of several splits, each a folder; what both have, and caches have alone.
 STATE, SPLITS, INFO = "state.json", "dataset_dict.json", "dataset_info.json"
 _INDICES = ("_indices_data_files", "_indices_files")
 
@@ -40,22 +40,22 @@ def saved_files(folder: Path, names: Sequence[str]) -> SavedFiles | None:
     Raises
     ------
     InputError
-        It holds several splits, is the cache that `load_dataset` fills, its state.json is damaged or names what
-        is not there, or its rows are chosen by a table of indices.
+        It holds several splits, is the cache that `load_dataset` fills, its state.json is damaged or names
+        what is not there, or its rows are chosen by a table of indices.
     """
     where = display_path(folder)
     if (folder / SPLITS).is_file():
         splits = _object(folder / SPLITS).get("splits")
         told = splits if isinstance(splits, list) and splits else ["train"]
         raise InputError(
-            f"{where} is a DatasetDict with the splits {listed([*map(str, told)], 10)}, expected one data set; "
-            f"give the folder of one of them, such as {display_path(folder / str(told[0]))}"
+            f"{where} is a DatasetDict with the splits {listed([*map(str, told)], 10)}, expected one data "
+            f"set; give the folder of one of them, such as {display_path(folder / str(told[0]))}"
         )
     if not (folder / STATE).is_file():
         if (folder / INFO).is_file() and len(names) > 1:
             raise InputError(
-                f"{where} is a cache of datasets, whose {len(names)} files may be of several splits or be there "
-                "twice; give what save_to_disk writes, or one file of it"
+                f"{where} is a cache of datasets, whose {len(names)} files may be of several splits or hold "
+                "rows twice; give what save_to_disk writes, or one file of it"
             )
         return None
     state = _object(folder / STATE)
