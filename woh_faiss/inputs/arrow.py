@@ -271,8 +271,8 @@ def _files(folder: Path) -> tuple[list[Path], str | None]:
             f"the folder of one of them, such as {display_path(min(splits.values()))}"
         )
     found.sort()
-    files = "file" if left == 1 else "files"
-    told = f"{display_path(folder)}: {left} {files} left out that {STATE} does not name"
+    word = "file" if left == 1 else "files"
+    told = f"{display_path(folder)}: {left} {word} left out that {STATE} does not name"
     return [path for _, path in found], told if left else None
 
 
