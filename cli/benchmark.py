@@ -100,7 +100,7 @@ def benchmark(**given: Any) -> None:
         woh-index benchmark corel5k.npz --methods woh,sdh,itq --bits 16,64 --seeds 1 -o report
         woh-index benchmark --dataset mirflickr25k mirflickr vgg.npy --paper --published table1.csv -o report
     """
-    from woh_faiss.evaluation.benchmark import Records, Setting, measure, write
+    from woh_faiss.evaluation.benchmark import Records, Setting, check_cells, measure, write
     from woh_faiss.evaluation.benchmark import paper as papers
     from woh_faiss.evaluation.benchmark.cells import data_digest
     from woh_faiss.evaluation.plots import figure
@@ -116,6 +116,7 @@ def benchmark(**given: Any) -> None:
     planned = options.cells()
     vectors = WordVectors.open(options.word_vectors) if options.word_vectors else None
     data, own = options.data(vectors)
+    check_cells(data, planned)
     setting = Setting(options.n_chunks, options.queries, options.min_count, size, own)
     records = Records(options.output, data_digest(data), setting)
     missing = [cell for cell in planned if cell not in records]

@@ -136,7 +136,7 @@ def _ordered(name: str, key: str, held: Any, operand: Any) -> bool:
         return False
     if isinstance(held, bool | dict) or isinstance(held, str) != isinstance(operand, str):
         raise InputError(
-            f"filter: {name} of {short(key)} compares {short(operand)} with {short(held)} of a document; give "
-            "a value of that type, or store one type"
+            f"filter: {name} of {short(key)} compares {short(operand)} with {short(held)} of a document; "
+            "give a value of that type, or store one type"
         )
     return bool(_ORDERS[name](held, operand))
