@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .errors import one_line_errors
-from .options import bits_list, max_memory_option, print_line, progress, say, word_vectors_option
+from .options import (
+    bits_list,
+    column_options,
+    limit_option,
+    max_memory_option,
+    noted,
+    print_line,
+    progress,
+    say,
+    word_vectors_option,
+)
 
 if TYPE_CHECKING:
     from woh_faiss import Chunk
@@ -79,13 +89,15 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
     required=True,
     help="Folder of the report.",
 )
+@column_options("features", "tags", "labels")
+@limit_option
 @max_memory_option
 @one_line_errors
 def benchmark(**given: Any) -> None:
     """Compare WOH with other methods on labelled DATA.
 
-    DATA are chunk files; or, by --dataset, the folder and the features of MIRFlickr-25K or NUS-WIDE, a
-    hashing paper's .mat file, or a number of synthetic items.
+    DATA are labelled inputs as for evaluate; or, by --dataset, the folder and the features of MIRFlickr-25K
+    or NUS-WIDE, a hashing paper's .mat file, or a number of synthetic items.
 
     Each method learns the same stream from the same tags; labels only measure. MAP after every round as in
     evaluate, precision and recall of the first hits, seconds of training. Each measurement is saved in the
@@ -155,6 +167,8 @@ class BenchmarkOptions:
     published: Path | None
     word_vectors: Path | None
     output: Path
+    columns: dict[str, str | None]
+    limit: int | None
 
     def as_in_the_paper(self, defaults: Container[str]) -> tuple[BenchmarkOptions, int]:
         """The paper's values of the options that are at their `defaults`, and the size of a chunk or 0."""
@@ -181,8 +195,18 @@ class BenchmarkOptions:
     def data(self, vectors: WordVectors | None) -> tuple[Chunk, int]:
         """The items, and how many at their head are queries of a split of their own; 0 without one."""
         from woh_faiss.evaluation.datasets import prepared, with_split
+        from woh_faiss.inputs import Columns
 
-        data, own = with_split(self.name, self.places)
+        reading: dict[str, Any] = {"limit": self.limit}
+        labels = self.columns["labels"]
+        named = {role: name for role, name in self.columns.items() if role != "labels"}
+        if self.name == "files":
+            reading |= {"columns": Columns(**named), "labels": labels, "note": noted}
+        elif self.limit is not None or any(value is not None for value in self.columns.values()):
+            raise click.UsageError("--limit and --...-column go with --dataset files")
+        else:
+            reading = {}
+        data, own = with_split(self.name, self.places, **reading)
         if self.paper and not own:
             data = prepared(data, min_count=self.min_count, word_vectors=vectors)
         elif self.tagged and own:

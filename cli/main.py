@@ -22,6 +22,7 @@ COMMANDS = {
     "remove": "maintenance",
     "query": "query",
     "info": "info",
+    "items": "items",
     "verify": "maintenance",
     "backup": "maintenance",
     "compact": "maintenance",

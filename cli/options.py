@@ -97,6 +97,7 @@ _COLUMNS = {
     "tags": "lists of text, text, or a caption; '' for none",
     "id": "whole numbers; '' for none",
     "key": "text; '' for none",
+    "labels": "class numbers, lists of 0 and 1, or text; '' for none",
 }
 
 
@@ -114,6 +115,11 @@ def column_options(*roles: str) -> Callable[[Callable[..., None]], Callable[...,
         return run
 
     return decorate
+
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N items only."
+)
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -185,6 +191,11 @@ def say(line: str) -> None:
     from woh_faiss.display import display_text
 
     click.echo(display_text(line), err=True)
+
+
+def noted(line: str) -> None:
+    """A note on stderr."""
+    say(f"note: {line}")
 
 
 def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:

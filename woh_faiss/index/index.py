@@ -794,13 +794,19 @@ class WOHIndex:
         """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
         return self._store.view.items(ids)
 
+    def ids(self) -> NDArray[np.int64]:
+        """The ids of all items, (ntotal,), in the order they were appended."""
+        return self._store.view.live_ids()
+
     def id_of(self, key: str) -> int:
         """The id of the item whose key is `key`; a StoreError if there is none."""
         (key,) = validate.texts([key], "key")
         found = self._store.view.id_of_key(key)
         if found is None:
+            near = " or ".join(map(repr, self._store.view.near_keys(key)))
             raise StoreError(
-                f"no item of {self.path} has the key {key!r}; 'woh-index query' shows the keys there are"
+                f"no item of {self.path} has the key {key!r}; "
+                f"{f'did you mean {near}? ' if near else ''}'woh-index items' lists the keys there are"
             )
         return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .columns import Columns
 from .first_sample import SampledInputs, first_sampled, sample_rows
+from .labelled import read_labelled
 from .open import Inputs, Piece, open_inputs
 from .source import CHUNK_SIZE
 
@@ -18,5 +19,6 @@ __all__ = [
     "SampledInputs",
     "first_sampled",
     "open_inputs",
+    "read_labelled",
     "sample_rows",
 ]

@@ -20,9 +20,9 @@ from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 
 from . import arrow_values as values
 from .chunk import Chunk
-from .columns import Columns, Offer, choose, natural
+from .columns import Columns, Offer, choose, choose_one, natural
 from .saved_dataset import STATE, saved_files
-from .source import ChunkSource, at, chunk_at
+from .source import ChunkSource, LabelColumn, at, chunk_at
 
 #: What such files are called in a folder; alone, a file's first bytes decide.
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
@@ -194,7 +194,20 @@ def table_source(
             yield chunk_at(table.where, start, **found)
             start += part.num_rows
 
-    return ChunkSource(table.where, table.n, d, columns, read)
+    labels = label_column(table, offered, partition)
+    return ChunkSource(table.where, table.n, d, columns, read, labels=labels)
+
+
+def label_column(table: ArrowTable, offered: list[Offer], partition: dict[str, str]) -> LabelColumn:
+    """Labels of a file; `partition` as `table_source`'s fields."""
+
+    def read(name: str) -> Any:
+        if name in partition:
+            return values.label_names([partition[name]] * table.n)
+        with at(table.where, 0):
+            return values.labels(next(table.tables([name], None)).column(0))
+
+    return LabelColumn(lambda name: choose_one(table.where, "labels", offered, name), read)
 
 
 def chunk_values(

@@ -65,14 +65,14 @@ def width(schema: pa.Schema, name: str) -> int | None:
     return getattr(_stored(schema.field(name).type), "list_size", None)
 
 
-def features(column: Any) -> NDArray[Any]:
+def features(column: Any, what: str = "features") -> NDArray[Any]:
     """(n, d) numbers of a column of lists, in their own dtype; InputError where their lengths differ."""
     import pyarrow as pa
 
     array = _one(column)
     array = getattr(array, "storage", array)
     n = len(array)
-    _no_nulls(array, "features")
+    _no_nulls(array, what)
     if pa.types.is_fixed_size_list(array.type):
         d = array.type.list_size
     else:
@@ -80,17 +80,39 @@ def features(column: Any) -> NDArray[Any]:
         d = int(lengths[0]) if n else 0
         if (other := np.flatnonzero(lengths != d)).size:
             raise InputError(
-                f"features of row {other[0]} have {lengths[other[0]]} numbers, those of row 0 {d}; "
-                "give all items features of one width"
+                f"{what} of row {other[0]} have {lengths[other[0]]} numbers, those of row 0 {d}; "
+                f"give all items {what} of one width"
             )
     values = array.flatten()
     if values.null_count:
         place = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
         raise InputError(
-            f"features of row {place // d} have a null in place {place % d}; repair or leave it out"
+            f"{what} of row {place // d} have a null in place {place % d}; repair or leave it out"
         )
     numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(n, d)
     return numbers
+
+
+def labels(column: Any) -> Any:
+    """Labels of a column: a matrix (n, L), class numbers (n,), or n lists of names, which are not split."""
+    array = _one(column)
+    found = kind(array.type)
+    if found == "vectors":
+        return features(column, "labels")
+    _no_nulls(array, "labels")
+    if found == "ints":
+        return _decoded(array).to_numpy(zero_copy_only=False)
+    rows = _python(array)
+    return label_names(rows)
+
+
+def label_names(rows: list[Any]) -> list[list[str]]:
+    """The classes of items that have each a text or a list of text."""
+    lists = [row if isinstance(row, list) else [row] for row in rows]
+    for row, own in enumerate(lists):
+        if not all(own):  # None or ""
+            raise InputError(f"labels of row {row} have an empty name; give every class one")
+    return lists
 
 
 def tags(column: Any, name: str) -> TagLists:
@@ -182,10 +204,11 @@ def _decoded(array: Any) -> Any:
 
 
 def _no_nulls(array: Any, what: str) -> None:
-    if array.null_count:
-        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(
-            f"{what} of row {row} is null; give every item one, or say another --{what}-column ('' for none)"
-            if what != "features"
-            else f"features of row {row} are null; repair or leave it out"
-        )
+    if not array.null_count:
+        return
+    row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+    if what in ("features", "labels"):
+        raise InputError(f"{what} of row {row} are null; repair or leave it out")
+    raise InputError(
+        f"{what} of row {row} is null; give every item one, or say another --{what}-column ('' for none)"
+    )

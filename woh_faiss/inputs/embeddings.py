@@ -14,7 +14,7 @@ from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import read_npy
 
-from .arrow import ArrowTable, chunk_values, open_table
+from .arrow import ArrowTable, chunk_values, label_column, open_table
 from .arrow_values import offers
 from .chunk import Chunk
 from .columns import Columns, choose
@@ -98,4 +98,5 @@ def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool) -> ChunkS
             more = chunk_values(next(known), columns, table.where, start) if known is not None else {}
             yield chunk_at(table.where, start, rows, **more)
 
-    return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read)
+    labels = label_column(table, offers(table.schema), {})
+    return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read, labels=labels)

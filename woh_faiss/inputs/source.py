@@ -18,6 +18,22 @@ CHUNK_SIZE = 2000
 
 
 @dataclass(frozen=True, slots=True)
+class LabelColumn:
+    """Where labels of a file may be; they are read for evaluation only.
+
+    Attributes
+    ----------
+    choose : callable
+        The column that is meant by a name, or None for none there; None guesses.
+    read : callable
+        All labels in a column: a 0/1 matrix (n, L), class numbers (n,), or n lists of classes' names.
+    """
+
+    choose: Callable[[str | None], str | None]
+    read: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkSource:
     """Rows of one file.
 
@@ -35,6 +51,8 @@ class ChunkSource:
         The chunks, of so many rows each and what is left over in the last; None for all rows in one.
     note : str, optional
         What a person should know of what was taken.
+    labels : LabelColumn, optional
+        None for a chunk file, whose chunks have them.
     """
 
     where: str
@@ -43,6 +61,7 @@ class ChunkSource:
     columns: Columns
     read: Callable[[int | None], Iterator[Chunk]]
     note: str | None = None
+    labels: LabelColumn | None = None
 
 
 def chunk_at(where: str, start: int, features: Any, **values: Any) -> Chunk:

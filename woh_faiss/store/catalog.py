@@ -19,6 +19,8 @@ from . import cell_types, schema
 from .database import moment, where_in
 from .records import AnnIndex, Item, Round, Snapshot, State
 
+#: Letters at the end of a key by which others are alike.
+_ALIKE = 6
 #: Rounds among which one with rows is looked for.
 _NEWEST = 64
 
@@ -271,6 +273,20 @@ def items(
         for row, id_, key, tags_, number in rows
         if stale or row < seen.rows
     ], stale
+
+
+def near_keys(connection: sqlite3.Connection, key: str) -> list[str]:
+    """Keys that may be meant by one that no item has: its neighbours in order, and those that end like it."""
+    end = key[-_ALIKE:].replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    found: list[str] = []
+    for select, value in (
+        ("SELECT key FROM items WHERE key >= ? ORDER BY key LIMIT 50", key),
+        ("SELECT key FROM items WHERE key < ? ORDER BY key DESC LIMIT 50", key),
+        ("SELECT key FROM items WHERE key LIKE ? ESCAPE '\\' LIMIT 200", f"%{end}"),
+    ):
+        rows = connection.execute(select, (value,))
+        found += [name for (name,) in cell_types.all_typed("items", rows, {"key": str})]
+    return list(dict.fromkeys(found))
 
 
 def tag_outliers(connection: sqlite3.Connection, last: int, most: int) -> list[tuple[int, int, int]]:
