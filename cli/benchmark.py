@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .errors import one_line_errors
+from .errors import on_interrupt, one_line_errors
 from .options import (
     bits_list,
     column_options,
+    json_option,
     limit_option,
     max_memory_option,
     noted,
+    print_json,
     print_line,
     progress,
     say,
@@ -91,6 +93,7 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
 )
 @column_options("features", "tags", "labels")
 @limit_option
+@json_option
 @max_memory_option
 @one_line_errors
 def benchmark(**given: Any) -> None:
@@ -131,6 +134,7 @@ def benchmark(**given: Any) -> None:
     check_cells(data, planned)
     setting = Setting(options.n_chunks, options.queries, options.min_count, size, own)
     records = Records(options.output, data_digest(data), setting)
+    on_interrupt(lambda: f"what was measured is kept in {options.output}; the same command continues")
     missing = [cell for cell in planned if cell not in records]
 
     def work() -> Iterator[Cell]:
@@ -143,8 +147,11 @@ def benchmark(**given: Any) -> None:
         say(f"measured {cell.label}{length}, split {cell.seed}")
     found, title = records.of(planned), f"Benchmark on {options.title}"
     page = write(found, options.output, title=title, command=_command(context), numbers=numbers)
+    for record in found if options.as_json else ():
+        print_json(record)
+    line = say if options.as_json else print_line
     for method, r, here, there in papers.beside(found, numbers):
-        print_line(f"{method}, {r} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})")
+        line(f"{method}, {r} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})")
     say(f"note: {page} is the report; {len(planned) - len(missing)} of {len(planned)} cells were there")
 
 
@@ -169,6 +176,7 @@ class BenchmarkOptions:
     output: Path
     columns: dict[str, str | None]
     limit: int | None
+    as_json: bool
 
     def as_in_the_paper(self, defaults: Container[str]) -> tuple[BenchmarkOptions, int]:
         """The paper's values of the options that are at their `defaults`, and the size of a chunk or 0."""

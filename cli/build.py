@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .errors import one_line_errors
+from .errors import VERBOSE, is_set, one_line_errors
 from .options import (
+    bar,
     chunk_size_option,
     chunks_argument,
     column_options,
+    committed_state,
     config_options,
     first_sample_option,
     index_option,
+    json_option,
     max_memory_option,
     on_duplicate_option,
+    print_json,
     progress,
     say,
     skip_option,
@@ -25,6 +30,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from woh_faiss import WOHIndex
     from woh_faiss.index.item_ids import OnDuplicate
     from woh_faiss.inputs import Inputs
     from woh_faiss.store import Round
@@ -47,6 +53,7 @@ DOUBTED = 0.05
     help="Learn the first N chunks only; 'update' with the same inputs continues.",
 )
 @first_sample_option
+@json_option
 @max_memory_option
 @one_line_errors
 def build(
@@ -58,6 +65,7 @@ def build(
     columns: dict[str, str | None],
     first_sample: int,
     max_chunks: int | None,
+    as_json: bool,
 ) -> None:
     """Create an index of a random sample of all CHUNKs, then learn the rest in its order.
 
@@ -72,7 +80,7 @@ def build(
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
     inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]))
-    learn_anew(inputs, index_path, config, word_vectors, first_sample, max_chunks)
+    learn_anew(inputs, index_path, config, word_vectors, first_sample, as_json, max_chunks)
 
 
 def opened(
@@ -93,12 +101,14 @@ def learn_anew(
     hyper: dict[str, Any],
     word_vectors: Path | None,
     first_sample: int,
+    as_json: bool,
     max_chunks: int | None = None,
 ) -> None:
     """A new index that has learned the inputs, and a line about each round."""
     from woh_faiss import WOHIndex, WordVectors
     from woh_faiss.index.index import FIRST_ROUND
 
+    committed_state(index_path, "nothing is kept; build --max-chunks 1, then update, can be continued")
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.build(
         index_path,
@@ -106,7 +116,7 @@ def learn_anew(
         word_vectors=vectors,
         first_sample=first_sample,
         max_chunks=max_chunks,
-        progress=progress,
+        progress=lambda work, total: progress(work, total, items=len),
         **hyper,
     ) as index:
         config, rounds = index.config, index.rounds()
@@ -116,8 +126,9 @@ def learn_anew(
             f"note: round 1 is a sample of {first['sampled']:,} of {first['sampled_from']:,} items; "
             "the others follow in their order"
         )
+    told = Reports(word_vectors, as_json)
     for round_ in rounds:
-        report(round_)
+        told.round(round_)
     if config.start == "semantic" and rounds[0].n < FIRST_ROUND:
         say(f"note: round 1 had {rounds[0].n:,} items; codes get better from {FIRST_ROUND:,} on")
 
@@ -130,6 +141,7 @@ def learn_anew(
 @column_options("features", "tags", "id", "key")
 @on_duplicate_option
 @skip_option
+@json_option
 @max_memory_option
 @one_line_errors
 def update(
@@ -140,6 +152,7 @@ def update(
     columns: dict[str, str | None],
     on_duplicate: OnDuplicate,
     no_skip: bool,
+    as_json: bool,
 ) -> None:
     """Learn each CHUNK as one more round and append its codes; CHUNKs are as for build.
 
@@ -155,13 +168,11 @@ def update(
     from woh_faiss import WOHIndex, WordVectors
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
+    committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits))
-        done = index.extend(
-            inputs, word_vectors=vectors, on_duplicate=on_duplicate, skip_known=not no_skip, note=say
-        )
-        for round_ in progress(done, len(inputs)):
-            report(round_)
+        told = Reports(word_vectors, as_json)
+        extended(index, inputs, told, word_vectors=vectors, on_duplicate=on_duplicate, skip_known=not no_skip)
 
 
 @click.command()
@@ -171,6 +182,7 @@ def update(
 @column_options("features", "tags", "id", "key")
 @on_duplicate_option
 @skip_option
+@json_option
 @max_memory_option
 @one_line_errors
 def add(
@@ -180,6 +192,7 @@ def add(
     columns: dict[str, str | None],
     on_duplicate: OnDuplicate,
     no_skip: bool,
+    as_json: bool,
 ) -> None:
     """Encode each CHUNK with the newest hash function and append its codes; no tags are needed.
 
@@ -191,11 +204,67 @@ def add(
     """
     from woh_faiss import WOHIndex
 
+    committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index:
         inputs = opened(chunks, columns, chunk_size, learn=False)
-        done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, skip_known=not no_skip, note=say)
-        for round_ in progress(done, len(inputs)):
-            report(round_)
+        told = Reports(None, as_json)
+        extended(index, inputs, told, learn=False, on_duplicate=on_duplicate, skip_known=not no_skip)
+
+
+def extended(index: WOHIndex, inputs: Inputs, told: Reports, **how: Any) -> None:
+    """Take in the inputs, `how` as `WOHIndex.extend` has it, and tell of each round as it is committed."""
+    with bar(len(inputs), "chunks") as step:
+
+        def skipped(line: str) -> None:
+            told.skipped(line)
+            step(0)
+
+        for round_ in index.extend(inputs, note=skipped, **how):
+            told.round(round_)
+            step(round_.n)
+    told.end()
+
+
+class Reports:
+    """Lines on stderr about rounds and skipped chunks; `as_json`, a line on stdout for each round, too."""
+
+    def __init__(self, word_vectors: Path | None, as_json: bool) -> None:
+        self._word_vectors, self._as_json = word_vectors, as_json
+        self._skipped: list[str] = []
+        self._advised = False
+
+    def skipped(self, line: str) -> None:
+        """A chunk that is in the index already: `line` says so, and many are one line."""
+        if is_set(VERBOSE):
+            say(line)
+        else:
+            self._skipped.append(line)
+
+    def end(self) -> None:
+        """Say how many chunks were skipped since the last time."""
+        if len(self._skipped) > 1:
+            say(f"{len(self._skipped):,} chunks are in the index already, skipped (--verbose names each)")
+        else:
+            for line in self._skipped:
+                say(line)
+        self._skipped = []
+
+    def round(self, round_: Round) -> None:
+        """A committed round."""
+        if not self._advised:  # later ones are told of at the end
+            self.end()
+        report(round_)
+        if self._as_json:
+            print_json(asdict(round_))
+        health = round_.health or {}
+        if health.get("tags_new") and not health["tags_with_vector"] and not self._advised:
+            self._advised = True
+            how = (
+                f"check that {self._word_vectors} is in the tags' language and script"
+                if self._word_vectors
+                else "--word-vectors FILE gives them their own"
+            )
+            say(f"note: new tags take the mean vector of the tags they occur with; {how}")
 
 
 def report(round_: Round) -> None:
@@ -210,7 +279,9 @@ def report(round_: Round) -> None:
         done += f", {round_.trained:,} learned from in {round_.seconds:.1f} s"
     if "tags_new" in health:
         done += f"; {health['tags_total']:,} tags known"
-        if health["tags_new"]:
+        if health["tags_new"] and not health["tags_with_vector"]:
+            done += f", {health['tags_new']:,} of them new, without a word vector"
+        elif health["tags_new"]:
             done += f", {health['tags_with_vector']:,} of {health['tags_new']:,} new ones with a word vector"
     say(f"{done}; {round_.ntotal:,} items in all")
     if health.get("adapted"):
