@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ import click
 
 from .errors import VERBOSE, is_set, one_line_errors
 from .options import (
+    bad_rows_options,
     bar,
     chunk_size_option,
     chunks_argument,
@@ -32,7 +35,7 @@ from .options import (
 if TYPE_CHECKING:
     from woh_faiss import WOHIndex
     from woh_faiss.index.item_ids import OnDuplicate
-    from woh_faiss.inputs import Inputs
+    from woh_faiss.inputs import BadRows, Inputs
     from woh_faiss.store import Round
 
 
@@ -54,6 +57,7 @@ DOUBTED = 0.05
 )
 @first_sample_option
 @json_option
+@bad_rows_options
 @max_memory_option
 @one_line_errors
 def build(
@@ -66,6 +70,7 @@ def build(
     first_sample: int,
     max_chunks: int | None,
     as_json: bool,
+    report: Path | None,
 ) -> None:
     """Create an index of a random sample of all CHUNKs, then learn the rest in its order.
 
@@ -79,20 +84,48 @@ def build(
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
-    inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]))
-    learn_anew(inputs, index_path, config, word_vectors, first_sample, as_json, max_chunks)
+    with bad_rows(report) as bad:
+        inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]), bad=bad)
+        learn_anew(inputs, index_path, config, word_vectors, first_sample, as_json, max_chunks)
 
 
 def opened(
-    chunks: Sequence[Path], columns: dict[str, str | None], chunk_size: int | None, learn: bool
+    chunks: Sequence[Path],
+    columns: dict[str, str | None],
+    chunk_size: int | None,
+    learn: bool,
+    bad: BadRows | None = None,
 ) -> Inputs:
     """The inputs, and a note about each whose columns were guessed."""
     from woh_faiss.inputs import Columns, open_inputs
 
-    inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn)
+    inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn, bad=bad)
     for line in inputs.notes(Columns(**columns)):
         say(f"note: {line}")
     return inputs
+
+
+@contextmanager
+def bad_rows(report: Path | None) -> Iterator[BadRows | None]:
+    """What takes bad rows, listed in the file `report` at the end, whatever that is; None without one."""
+    if report is None:
+        yield None
+        return
+    from woh_faiss.inputs import BadRows
+    from woh_faiss.io.atomic_write import write_whole
+
+    bad = BadRows()
+    try:
+        yield bad
+    finally:
+        try:
+            with write_whole(report, "report") as file:
+                file.writelines(json.dumps(record).encode() + b"\n" for record in bad.records())
+        except OSError as error:
+            raise click.ClickException(f"cannot write {report}: {error.strerror or error}") from error
+        if n := len(bad.found):
+            rows, them = ("row was", "it") if n == 1 else ("rows were", "them")
+            say(f"note: {n:,} {rows} left out; {report} lists {them}")
 
 
 def learn_anew(
@@ -142,6 +175,7 @@ def learn_anew(
 @on_duplicate_option
 @skip_option
 @json_option
+@bad_rows_options
 @max_memory_option
 @one_line_errors
 def update(
@@ -153,6 +187,7 @@ def update(
     on_duplicate: OnDuplicate,
     no_skip: bool,
     as_json: bool,
+    report: Path | None,
 ) -> None:
     """Learn each CHUNK as one more round and append its codes; CHUNKs are as for build.
 
@@ -169,8 +204,8 @@ def update(
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     committed_state(index_path, "there is no index")
-    with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits))
+    with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
+        inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits), bad=bad)
         told = Reports(word_vectors, as_json)
         extended(index, inputs, told, word_vectors=vectors, on_duplicate=on_duplicate, skip_known=not no_skip)
 
@@ -183,6 +218,7 @@ def update(
 @on_duplicate_option
 @skip_option
 @json_option
+@bad_rows_options
 @max_memory_option
 @one_line_errors
 def add(
@@ -193,6 +229,7 @@ def add(
     on_duplicate: OnDuplicate,
     no_skip: bool,
     as_json: bool,
+    report: Path | None,
 ) -> None:
     """Encode each CHUNK with the newest hash function and append its codes; no tags are needed.
 
@@ -205,8 +242,8 @@ def add(
     from woh_faiss import WOHIndex
 
     committed_state(index_path, "there is no index")
-    with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, learn=False)
+    with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
+        inputs = opened(chunks, columns, chunk_size, learn=False, bad=bad)
         told = Reports(None, as_json)
         extended(index, inputs, told, learn=False, on_duplicate=on_duplicate, skip_known=not no_skip)
 

@@ -62,6 +62,30 @@ on_duplicate_option = click.option(
 )
 
 
+def bad_rows_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--on-bad and --bad-report, gathered into one argument: report, where bad rows are to be listed."""
+
+    @wraps(command)
+    def run(*args: Any, on_bad: str, bad_report: Path | None, **kwargs: Any) -> None:
+        if (on_bad == "skip") != (bad_report is not None):
+            raise click.UsageError("--on-bad skip and --bad-report FILE, which lists the rows, go together")
+        command(*args, report=bad_report, **kwargs)
+
+    run = click.option(
+        "--bad-report",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Lists the rows that --on-bad skip leaves out, a JSON line each: file, row, fault.",
+    )(run)
+    return click.option(
+        "--on-bad",
+        type=click.Choice(["stop", "skip"]),
+        default="stop",
+        show_default=True,
+        help="Rows with features that are missing or not finite, or without the id or key that others have.",
+    )(run)
+
+
 skip_option = click.option(
     "--no-skip",
     is_flag=True,

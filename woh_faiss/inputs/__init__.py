@@ -5,6 +5,7 @@ Files are read a chunk at a time. pyarrow and h5py are imported when a file need
 
 from __future__ import annotations
 
+from .bad_rows import BadRows
 from .columns import Columns
 from .first_sample import SampledInputs, first_sampled, sample_rows
 from .labelled import read_labelled
@@ -12,6 +13,7 @@ from .open import Inputs, Piece, open_inputs
 from .source import CHUNK_SIZE
 
 __all__ = [
+    "BadRows",
     "CHUNK_SIZE",
     "Columns",
     "Inputs",

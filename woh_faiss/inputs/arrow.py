@@ -19,10 +19,11 @@ from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 
 from . import arrow_values as values
+from .bad_rows import BadRows
 from .chunk import Chunk
 from .columns import Columns, Offer, choose, choose_one, natural
 from .saved_dataset import STATE, saved_files
-from .source import ChunkSource, LabelColumn, at, chunk_at
+from .source import CHUNK_SIZE, ChunkSource, LabelColumn, at, chunk_at
 
 #: What such files are called in a folder; alone, a file's first bytes decide.
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
@@ -166,9 +167,13 @@ def _texts(names: list[str] | None, schema: Any) -> list[str]:
 
 
 def table_source(
-    path: Path, wanted: Columns, learn: bool, fields: dict[str, str] | None = None
+    path: Path,
+    wanted: Columns,
+    learn: bool,
+    fields: dict[str, str] | None = None,
+    bad: BadRows | None = None,
 ) -> ChunkSource:
-    """The rows of one file; `fields` are what its folders' names say (``country=fr``)."""
+    """The rows of one file; `fields` are what its folders' names say (``country=fr``), `bad` as in `Inputs`."""
     table = open_table(path)
     partition = fields or {}
     extra = [Offer(name, "text", "in the folder's name") for name in partition]
@@ -179,12 +184,19 @@ def table_source(
     d = values.width(table.schema, columns.features)
     if d is None and table.n:
         with at(table.where, 0):
-            d = values.features(next(table.tables([columns.features], 1)).column(0)).shape[1]
+            d = _first_width(table, columns.features, bad is not None)
     _no_bomb(table, d or 0)
 
     def read(size: int | None) -> Iterator[Chunk]:
         start = 0
         for part in table.tables([name for name in columns.named if name not in partition], size):
+            n = part.num_rows
+            if bad is not None and d is not None:
+                faults = values.faults(part, columns, d)
+                part = values.without(part, bad.kept(table.where, start, n, faults))
+                if not part.num_rows:
+                    start += n
+                    continue
             found = chunk_values(part, columns, table.where, start, partition)
             if found["features"].shape[1] != d:
                 raise InputError(
@@ -192,10 +204,20 @@ def table_source(
                     f"those of row 0 {d}; give all items features of one width"
                 )
             yield chunk_at(table.where, start, **found)
-            start += part.num_rows
+            start += n
 
     labels = label_column(table, offered, partition)
     return ChunkSource(table.where, table.n, d, columns, read, labels=labels)
+
+
+def _first_width(table: ArrowTable, name: str, skip: bool) -> int:
+    """Numbers in the features of row 0; with `skip` of the first row that has any."""
+    if skip:
+        for part in table.tables([name], CHUNK_SIZE):
+            lengths = part.column(0).combine_chunks().value_lengths().drop_null().to_numpy()
+            if len(lengths := lengths[lengths > 0]):
+                return int(lengths[0])
+    return int(values.features(next(table.tables([name], 1)).column(0)).shape[1])
 
 
 def label_column(table: ArrowTable, offered: list[Offer], partition: dict[str, str]) -> LabelColumn:
@@ -240,7 +262,9 @@ def _no_bomb(table: ArrowTable, d: int) -> None:
         )
 
 
-def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSource]:
+def folder_sources(
+    folder: Path, wanted: Columns, learn: bool, bad: BadRows | None = None
+) -> list[ChunkSource]:
     """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next.
 
     Raises
@@ -253,7 +277,7 @@ def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSour
     for path in found:
         parts = [part.partition("=") for part in path.relative_to(folder).parts[:-1]]
         fields = {name: _partition_value(value) for name, sign, value in parts if sign}
-        sources.append(table_source(path, wanted, learn, fields))
+        sources.append(table_source(path, wanted, learn, fields, bad))
         wanted = Columns(*(name or "" for name in sources[0].columns))  # the same in every file
     if note is not None and sources:
         sources[0] = replace(sources[0], note=note)

@@ -11,7 +11,8 @@ from woh_faiss import budget, validate
 from woh_faiss.errors import InputError
 from woh_faiss.tags.tag_lists import TagLists
 
-from .columns import Offer, is_caption, words
+from .bad_rows import NOT_FINITE, Fault, not_finite
+from .columns import Columns, Offer, is_caption, words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,6 +92,61 @@ def features(column: Any, what: str = "features") -> NDArray[Any]:
         )
     numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(n, d)
     return numbers
+
+
+def faults(part: Any, columns: Columns, d: int) -> list[Fault]:
+    """What is wrong with rows of a table: features that are missing or not d finite numbers, ids, keys."""
+    found: list[Fault] = []
+    if columns.features is not None:
+        found += _of_lists(part.column(columns.features), d)
+    for role, name in (("id", columns.id), ("key", columns.key)):
+        if name is None or name not in part.column_names:
+            continue
+        array = _one(part.column(name))
+        missing = _nulls(array)
+        found.append((missing, f"{role} is null"))
+        if role == "id":
+            numbers = _decoded(array).fill_null(0).to_numpy(zero_copy_only=False)
+            found.append((numbers < 0, "id is negative"))
+        elif kind(array.type) == "text" and not missing.all():
+            empty = [value in ("", b"") for value in _decoded(array).to_pylist()]
+            found.append((np.array(empty, np.bool_), "key is empty"))
+    return found
+
+
+def _of_lists(column: Any, d: int) -> list[Fault]:
+    array = _one(column)
+    array = getattr(array, "storage", array)
+    missing = _nulls(array)
+    fixed = hasattr(array.type, "list_size")
+    lengths = np.full(len(array), d) if fixed else array.value_lengths().fill_null(d).to_numpy()
+    found: list[Fault] = [(missing, "features are null"), (lengths != d, f"features are not {d} numbers")]
+    usable = ~missing & (lengths == d)
+    values = array.filter(_mask(usable)).flatten()
+    for of_values, why in (
+        (_nulls(values), "features have a null"),
+        (not_finite(values.fill_null(0).to_numpy(zero_copy_only=False)[:, None]), NOT_FINITE),
+    ):
+        bad = np.zeros(len(array), np.bool_)
+        bad[usable] = of_values.reshape(-1, d).any(axis=1)
+        found.append((bad, why))
+    return found
+
+
+def _nulls(array: Any) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _mask(kept: NDArray[np.bool_]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(kept)
+
+
+def without(part: Any, kept: NDArray[np.bool_]) -> Any:
+    """The rows of a table that are kept."""
+    return part if kept.all() else part.filter(_mask(kept))
 
 
 def labels(column: Any) -> Any:

@@ -16,9 +16,10 @@ from woh_faiss.io.npz import damage
 from woh_faiss.tags.tag_lists import TagLists
 
 from .arrow_values import label_names, tags_of
+from .bad_rows import BadRows
 from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose, choose_one
-from .source import ChunkSource, LabelColumn, at, chunk_at
+from .source import ChunkSource, LabelColumn, at, good_chunk
 
 #: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
 _KINDS = {
@@ -32,7 +33,7 @@ NAMES = "tag_names"
 _TEXTS = 64
 
 
-def hdf5_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
+def hdf5_source(path: Path, wanted: Columns, learn: bool, bad: BadRows | None = None) -> ChunkSource:
     """The rows of one file; a dataset in a group is named by its path, ``train/features``.
 
     Raises
@@ -79,7 +80,8 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
                 more["ids"] = found[columns.id]
             if columns.key is not None:
                 more["keys"] = [str(key) for key in found[columns.key]]
-            yield chunk_at(where, start, found[features], **more)
+            if (chunk := good_chunk(bad, where, start, found[features], **more)) is not None:
+                yield chunk
 
     def labels_named(name: str | None) -> str | None:
         more = list(offered)

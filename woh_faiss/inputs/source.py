@@ -7,9 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from woh_faiss import budget
 from woh_faiss.errors import InputError, MemoryBudgetError
+from woh_faiss.tags.tag_lists import TagLists
 
+from .bad_rows import BadRows, of_features
 from .chunk import Chunk
 from .columns import Columns
 
@@ -68,6 +73,27 @@ def chunk_at(where: str, start: int, features: Any, **values: Any) -> Chunk:
     """`Chunk.of` rows from `start` on; its errors say where."""
     with at(where, start):
         return Chunk.of(features, **values)
+
+
+def good_chunk(bad: BadRows | None, where: str, start: int, features: Any, **more: Any) -> Chunk | None:
+    """As `chunk_at`, of the rows without a fault if `bad` takes the others; None where none is left."""
+    if bad is not None:
+        kept = bad.kept(where, start, len(features), of_features(np.asarray(features)))
+        if not kept.any():
+            return None
+        if not kept.all():
+            features = features[kept]
+            more = {name: selected(values, kept) for name, values in more.items()}
+    return chunk_at(where, start, features, **more)
+
+
+def selected(values: Any, kept: NDArray[np.bool_]) -> Any:
+    """The values of the rows that are kept: of an array, a list or tags."""
+    if isinstance(values, TagLists):
+        return values.rows(kept).own()
+    if isinstance(values, np.ndarray):
+        return values[kept]
+    return [value for value, keep in zip(values, kept.tolist(), strict=True) if keep]
 
 
 @contextmanager
