@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,13 +46,14 @@ class Answer(NamedTuple):
 class QueryBatch:
     """What is asked: the rows of a chunk, an indexed item, or tags (with a chunk, beside each row).
 
-    `text` is the key or the tags as they were typed.
+    `text` is the key or the tags as they were typed; `places` are the rows' numbers in their file.
     """
 
     chunk: Chunk | None = None
     item: Item | None = None
     words: Sequence[str] | None = None
     text: str | None = None
+    places: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return 1 if self.chunk is None else len(self.chunk)
@@ -67,7 +68,8 @@ class QueryBatch:
             return Query(str(self.text), None, None, self.text)
         key = None if self.chunk.keys is None else str(self.chunk.keys[row])
         tags = None if self.chunk.tags is None else self.chunk.tags.of_row(row)
-        return Query(key or f"row {row}", key, tags, row if key is None else key)
+        place = row if self.places is None else self.places[row]
+        return Query(key or f"row {place}", key, tags, place if key is None else key)
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,15 @@ class SearchOptions:
         return [list(zip(*pair, strict=True)) for pair in zip(kind.tolist(), instance.tolist(), strict=True)]
 
 
-def answers(index: WOHIndex, asked: QueryBatch, how: SearchOptions, explain: bool) -> Iterator[Answer]:
+def answers(
+    index: WOHIndex, batches: Iterable[QueryBatch], how: SearchOptions, explain: bool
+) -> Iterator[Answer]:
     """Each query with what a search found for it, and why if `explain`."""
+    for asked in batches:
+        yield from _answers(index, asked, how, explain)
+
+
+def _answers(index: WOHIndex, asked: QueryBatch, how: SearchOptions, explain: bool) -> Iterator[Answer]:
     for start in range(0, len(asked), BATCH):
         rows = range(start, min(start + BATCH, len(asked)))
         D, I = how.search(index, asked, rows)

@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .errors import one_line_errors
-from .options import bits_list, max_memory_option, print_line, progress, say, word_vectors_option
+from .errors import on_interrupt, one_line_errors
+from .options import (
+    bits_list,
+    column_options,
+    json_option,
+    limit_option,
+    max_memory_option,
+    noted,
+    print_json,
+    print_line,
+    progress,
+    say,
+    word_vectors_option,
+)
 
 if TYPE_CHECKING:
     from woh_faiss import Chunk
@@ -79,13 +91,16 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
     required=True,
     help="Folder of the report.",
 )
+@column_options("features", "tags", "labels")
+@limit_option
+@json_option
 @max_memory_option
 @one_line_errors
 def benchmark(**given: Any) -> None:
     """Compare WOH with other methods on labelled DATA.
 
-    DATA are chunk files; or, by --dataset, the folder and the features of MIRFlickr-25K or NUS-WIDE, a
-    hashing paper's .mat file, or a number of synthetic items.
+    DATA are labelled inputs as for evaluate; or, by --dataset, the folder and the features of MIRFlickr-25K
+    or NUS-WIDE, a hashing paper's .mat file, or a number of synthetic items.
 
     Each method learns the same stream from the same tags; labels only measure. MAP after every round as in
     evaluate, precision and recall of the first hits, seconds of training. Each measurement is saved in the
@@ -100,7 +115,7 @@ def benchmark(**given: Any) -> None:
         woh-index benchmark corel5k.npz --methods woh,sdh,itq --bits 16,64 --seeds 1 -o report
         woh-index benchmark --dataset mirflickr25k mirflickr vgg.npy --paper --published table1.csv -o report
     """
-    from woh_faiss.evaluation.benchmark import Records, Setting, measure, write
+    from woh_faiss.evaluation.benchmark import Records, Setting, check_cells, measure, write
     from woh_faiss.evaluation.benchmark import paper as papers
     from woh_faiss.evaluation.benchmark.cells import data_digest
     from woh_faiss.evaluation.plots import figure
@@ -116,8 +131,10 @@ def benchmark(**given: Any) -> None:
     planned = options.cells()
     vectors = WordVectors.open(options.word_vectors) if options.word_vectors else None
     data, own = options.data(vectors)
+    check_cells(data, planned)
     setting = Setting(options.n_chunks, options.queries, options.min_count, size, own)
     records = Records(options.output, data_digest(data), setting)
+    on_interrupt(lambda: f"what was measured is kept in {options.output}; the same command continues")
     missing = [cell for cell in planned if cell not in records]
 
     def work() -> Iterator[Cell]:
@@ -130,8 +147,11 @@ def benchmark(**given: Any) -> None:
         say(f"measured {cell.label}{length}, split {cell.seed}")
     found, title = records.of(planned), f"Benchmark on {options.title}"
     page = write(found, options.output, title=title, command=_command(context), numbers=numbers)
+    for record in found if options.as_json else ():
+        print_json(record)
+    line = say if options.as_json else print_line
     for method, r, here, there in papers.beside(found, numbers):
-        print_line(f"{method}, {r} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})")
+        line(f"{method}, {r} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})")
     say(f"note: {page} is the report; {len(planned) - len(missing)} of {len(planned)} cells were there")
 
 
@@ -154,6 +174,9 @@ class BenchmarkOptions:
     published: Path | None
     word_vectors: Path | None
     output: Path
+    columns: dict[str, str | None]
+    limit: int | None
+    as_json: bool
 
     def as_in_the_paper(self, defaults: Container[str]) -> tuple[BenchmarkOptions, int]:
         """The paper's values of the options that are at their `defaults`, and the size of a chunk or 0."""
@@ -180,8 +203,18 @@ class BenchmarkOptions:
     def data(self, vectors: WordVectors | None) -> tuple[Chunk, int]:
         """The items, and how many at their head are queries of a split of their own; 0 without one."""
         from woh_faiss.evaluation.datasets import prepared, with_split
+        from woh_faiss.inputs import Columns
 
-        data, own = with_split(self.name, self.places)
+        reading: dict[str, Any] = {"limit": self.limit}
+        labels = self.columns["labels"]
+        named = {role: name for role, name in self.columns.items() if role != "labels"}
+        if self.name == "files":
+            reading |= {"columns": Columns(**named), "labels": labels, "note": noted}
+        elif self.limit is not None or any(value is not None for value in self.columns.values()):
+            raise click.UsageError("--limit and --...-column go with --dataset files")
+        else:
+            reading = {}
+        data, own = with_split(self.name, self.places, **reading)
         if self.paper and not own:
             data = prepared(data, min_count=self.min_count, word_vectors=vectors)
         elif self.tagged and own:

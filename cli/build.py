@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .errors import one_line_errors
+from .errors import VERBOSE, is_set, one_line_errors
 from .options import (
+    bad_rows_options,
+    bar,
     chunk_size_option,
     chunks_argument,
     column_options,
+    committed_state,
     config_options,
     first_sample_option,
     index_option,
+    json_option,
     max_memory_option,
     on_duplicate_option,
+    print_json,
     progress,
     say,
     skip_option,
@@ -26,8 +34,9 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from woh_faiss import WOHIndex
     from woh_faiss.index.item_ids import OnDuplicate
-    from woh_faiss.inputs import Inputs
+    from woh_faiss.inputs import BadRows, Inputs
     from woh_faiss.store import Round
 
 
@@ -48,6 +57,8 @@ DOUBTED = 0.05
     help="Learn the first N chunks only; 'update' with the same inputs continues.",
 )
 @first_sample_option
+@json_option
+@bad_rows_options
 @max_memory_option
 @one_line_errors
 def build(
@@ -59,6 +70,8 @@ def build(
     columns: dict[str, str | None],
     first_sample: int,
     max_chunks: int | None,
+    as_json: bool,
+    report: Path | None,
 ) -> None:
     """Create an index of a random sample of all CHUNKs, then learn the rest in its order.
 
@@ -72,20 +85,48 @@ def build(
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
-    inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]))
-    learn_anew(inputs, index_path, config, word_vectors, first_sample, max_chunks)
+    with bad_rows(report) as bad:
+        inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]), bad=bad)
+        learn_anew(inputs, index_path, config, word_vectors, first_sample, as_json, max_chunks)
 
 
 def opened(
-    chunks: Sequence[Path], columns: dict[str, str | None], chunk_size: int | None, learn: bool
+    chunks: Sequence[Path],
+    columns: dict[str, str | None],
+    chunk_size: int | None,
+    learn: bool,
+    bad: BadRows | None = None,
 ) -> Inputs:
     """The inputs, and a note about each whose columns were guessed."""
     from woh_faiss.inputs import Columns, open_inputs
 
-    inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn)
-    for line in inputs.guessed(Columns(**columns)):
+    inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn, bad=bad)
+    for line in inputs.notes(Columns(**columns)):
         say(f"note: {line}")
     return inputs
+
+
+@contextmanager
+def bad_rows(report: Path | None) -> Iterator[BadRows | None]:
+    """What takes bad rows, listed in the file `report` at the end, whatever that is; None without one."""
+    if report is None:
+        yield None
+        return
+    from woh_faiss.inputs import BadRows
+    from woh_faiss.io.atomic_write import write_whole
+
+    bad = BadRows()
+    try:
+        yield bad
+    finally:
+        try:
+            with write_whole(report, "report") as file:
+                file.writelines(json.dumps(record).encode() + b"\n" for record in bad.records())
+        except OSError as error:
+            raise click.ClickException(f"cannot write {report}: {error.strerror or error}") from error
+        if n := len(bad.found):
+            rows, them = ("row was", "it") if n == 1 else ("rows were", "them")
+            say(f"note: {n:,} {rows} left out; {report} lists {them}")
 
 
 def learn_anew(
@@ -94,12 +135,14 @@ def learn_anew(
     hyper: dict[str, Any],
     word_vectors: Path | None,
     first_sample: int,
+    as_json: bool,
     max_chunks: int | None = None,
 ) -> None:
     """A new index that has learned the inputs, and a line about each round."""
     from woh_faiss import WOHIndex, WordVectors
     from woh_faiss.index.index import FIRST_ROUND
 
+    committed_state(index_path, "nothing is kept; build --max-chunks 1, then update, can be continued")
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.build(
         index_path,
@@ -107,7 +150,7 @@ def learn_anew(
         word_vectors=vectors,
         first_sample=first_sample,
         max_chunks=max_chunks,
-        progress=progress,
+        progress=lambda work, total: progress(work, total, items=len),
         **hyper,
     ) as index:
         config, rounds = index.config, index.rounds()
@@ -117,8 +160,9 @@ def learn_anew(
             f"note: round 1 is a sample of {first['sampled']:,} of {first['sampled_from']:,} items; "
             "the others follow in their order"
         )
+    told = Reports(word_vectors, as_json)
     for round_ in rounds:
-        report(round_)
+        told.round(round_)
     if config.start == "semantic" and rounds[0].n < FIRST_ROUND:
         say(f"note: round 1 had {rounds[0].n:,} items; codes get better from {FIRST_ROUND:,} on")
 
@@ -132,6 +176,8 @@ def learn_anew(
 @on_duplicate_option
 @skip_option
 @timeout_option
+@json_option
+@bad_rows_options
 @max_memory_option
 @one_line_errors
 def update(
@@ -143,6 +189,8 @@ def update(
     on_duplicate: OnDuplicate,
     no_skip: bool,
     timeout: float,
+    as_json: bool,
+    report: Path | None,
 ) -> None:
     """Learn each CHUNK as one more round and append its codes; CHUNKs are as for build.
 
@@ -158,18 +206,19 @@ def update(
     from woh_faiss import WOHIndex, WordVectors
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
-    with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits))
-        done = index.extend(
+    committed_state(index_path, "there is no index")
+    with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
+        inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits), bad=bad)
+        told = Reports(word_vectors, as_json)
+        extended(
+            index,
             inputs,
+            told,
+            timeout=timeout,
             word_vectors=vectors,
             on_duplicate=on_duplicate,
             skip_known=not no_skip,
-            note=say,
-            timeout=timeout,
         )
-        for round_ in progress(done, len(inputs)):
-            report(round_)
 
 
 @click.command()
@@ -180,6 +229,8 @@ def update(
 @on_duplicate_option
 @skip_option
 @timeout_option
+@json_option
+@bad_rows_options
 @max_memory_option
 @one_line_errors
 def add(
@@ -190,6 +241,8 @@ def add(
     on_duplicate: OnDuplicate,
     no_skip: bool,
     timeout: float,
+    as_json: bool,
+    report: Path | None,
 ) -> None:
     """Encode each CHUNK with the newest hash function and append its codes; no tags are needed.
 
@@ -201,18 +254,75 @@ def add(
     """
     from woh_faiss import WOHIndex
 
-    with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, learn=False)
-        done = index.extend(
+    committed_state(index_path, "there is no index")
+    with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
+        inputs = opened(chunks, columns, chunk_size, learn=False, bad=bad)
+        told = Reports(None, as_json)
+        extended(
+            index,
             inputs,
+            told,
+            timeout=timeout,
             learn=False,
             on_duplicate=on_duplicate,
             skip_known=not no_skip,
-            note=say,
-            timeout=timeout,
         )
-        for round_ in progress(done, len(inputs)):
-            report(round_)
+
+
+def extended(index: WOHIndex, inputs: Inputs, told: Reports, **how: Any) -> None:
+    """Take in the inputs, `how` as `WOHIndex.extend` has it, and tell of each round as it is committed."""
+    with bar(len(inputs), "chunks") as step:
+
+        def skipped(line: str) -> None:
+            told.skipped(line)
+            step(0)
+
+        for round_ in index.extend(inputs, note=skipped, **how):
+            told.round(round_)
+            step(round_.n)
+    told.end()
+
+
+class Reports:
+    """Lines on stderr about rounds and skipped chunks; `as_json`, a line on stdout for each round, too."""
+
+    def __init__(self, word_vectors: Path | None, as_json: bool) -> None:
+        self._word_vectors, self._as_json = word_vectors, as_json
+        self._skipped: list[str] = []
+        self._advised = False
+
+    def skipped(self, line: str) -> None:
+        """A chunk that is in the index already: `line` says so, and many are one line."""
+        if is_set(VERBOSE):
+            say(line)
+        else:
+            self._skipped.append(line)
+
+    def end(self) -> None:
+        """Say how many chunks were skipped since the last time."""
+        if len(self._skipped) > 1:
+            say(f"{len(self._skipped):,} chunks are in the index already, skipped (--verbose names each)")
+        else:
+            for line in self._skipped:
+                say(line)
+        self._skipped = []
+
+    def round(self, round_: Round) -> None:
+        """A committed round."""
+        if not self._advised:  # later ones are told of at the end
+            self.end()
+        report(round_)
+        if self._as_json:
+            print_json(asdict(round_))
+        health = round_.health or {}
+        if health.get("tags_new") and not health["tags_with_vector"] and not self._advised:
+            self._advised = True
+            how = (
+                f"check that {self._word_vectors} is in the tags' language and script"
+                if self._word_vectors
+                else "--word-vectors FILE gives them their own"
+            )
+            say(f"note: new tags take the mean vector of the tags they occur with; {how}")
 
 
 def report(round_: Round) -> None:
@@ -227,7 +337,9 @@ def report(round_: Round) -> None:
         done += f", {round_.trained:,} learned from in {round_.seconds:.1f} s"
     if "tags_new" in health:
         done += f"; {health['tags_total']:,} tags known"
-        if health["tags_new"]:
+        if health["tags_new"] and not health["tags_with_vector"]:
+            done += f", {health['tags_new']:,} of them new, without a word vector"
+        elif health["tags_new"]:
             done += f", {health['tags_with_vector']:,} of {health['tags_new']:,} new ones with a word vector"
     say(f"{done}; {round_.ntotal:,} items in all")
     if health.get("adapted"):

@@ -1,13 +1,15 @@
-"""Errors of the command line: one line for what a user can repair, a traceback for a bug."""
+"""Errors and interrupts of the command line: one line for what a user can repair, a traceback for a bug."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any
 
@@ -17,8 +19,15 @@ import click
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
+#: Names in a context's `meta`: no notes; a note for each of many; a function of what an interrupt left.
+QUIET, VERBOSE, STATE = "woh.quiet", "woh.verbose", "woh.state"
+
+
 def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Show the package's own errors as ``Error: ...`` and exit 1; end quietly where a pipe is closed."""
+    """Show the package's own errors as ``Error: ...`` and exit 1; end quietly where a pipe is closed.
+
+    The command also gets --quiet and --verbose.
+    """
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -30,7 +39,63 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
         except WOHError as error:
             raise click.ClickException(str(error)) from error
 
+    for name, short, told in (
+        (VERBOSE, "-v", "Say more: a line for each chunk that is skipped."),
+        (QUIET, "-q", "Say nothing on stderr but errors."),
+    ):
+        long = f"--{name.removeprefix('woh.')}"
+        run = click.option(short, long, is_flag=True, expose_value=False, callback=_kept(name), help=told)(
+            run
+        )
     return run
+
+
+def _kept(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def keep(context: click.Context, _parameter: click.Parameter, given: bool) -> None:
+        context.meta[name] = given
+
+    return keep
+
+
+def is_set(name: str) -> bool:
+    """Whether `QUIET` or `VERBOSE` was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(name))
+
+
+def on_interrupt(state: Callable[[], str]) -> None:
+    """What to say of this command if it is interrupted from now on."""
+    click.get_current_context().meta[STATE] = state
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+@contextmanager
+def interrupts(context: click.Context) -> Iterator[None]:
+    """Ctrl-C and SIGTERM say what is committed, and exit as a shell expects: 130 and 143."""
+    ours = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+
+    def terminate(*_: Any) -> None:
+        raise Terminated
+
+    if ours:
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        state = context.meta.get(STATE)
+        told = "stopped"
+        with suppress(Exception):  # whatever keeps it from looking is not what stopped it
+            told += f"; {state()}" if state is not None else ""
+        click.echo(told, err=True)
+        raise SystemExit(143 if isinstance(stop, Terminated) else 130) from None
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

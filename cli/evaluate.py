@@ -13,8 +13,11 @@ from .errors import one_line_errors
 from .options import (
     bits_list,
     chunks_argument,
+    column_options,
     json_option,
+    limit_option,
     max_memory_option,
+    noted,
     preset_option,
     print_json,
     progress,
@@ -108,10 +111,14 @@ MOST_ROUNDS = 3
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw MAP by round, e.g. map.png."
 )
+@column_options("features", "tags", "labels")
+@limit_option
 @max_memory_option
 @one_line_errors
 def evaluate(
     chunks: Sequence[Path],
+    columns: dict[str, str | None],
+    limit: int | None,
     bits: list[int],
     instance_bits: int,
     by: Literal["both", "hamming"],
@@ -135,8 +142,8 @@ def evaluate(
     items keep the learned bits they got when their part came. At the end it also prints how many of the first
     ten answers are relevant (P@10), how often an item is the first answer to its own features, or among the
     first ten (self@1, self@10), and how many of the ten nearest by float cosine are found. Uncompressed
-    search on the same split is printed beside it. Every item needs tags, which are learned from (not with
-    --bits 0), and labels (0/1 or class numbers), which are not.
+    search on the same split is printed beside it. CHUNKs are as for build. Every item needs tags, which are
+    learned from (not with --bits 0), and labels (0/1, class numbers or names), which are not.
 
     --order, --wrong-tags and --untagged show what an order, wrong tags and items without tags cost.
 
@@ -144,12 +151,12 @@ def evaluate(
     Example:
         woh-index evaluate examples/data/chunk-*.npz --word-vectors examples/data/glove-100d-tags.w2v.txt
         woh-index evaluate chunk-*.npz --wrong-tags .1 --untagged .7
+        woh-index evaluate photos.parquet --labels-column category --limit 20000
     """
-    from woh_faiss import budget
     from woh_faiss.evaluation import plots
     from woh_faiss.evaluation.quality import Quality
     from woh_faiss.evaluation.streaming import stream
-    from woh_faiss.inputs.chunk import concatenate, read_chunk
+    from woh_faiss.inputs import Columns, read_labelled
     from woh_faiss.learner.config import WOHConfig
     from woh_faiss.tags.word_vectors import WordVectors
 
@@ -161,8 +168,10 @@ def evaluate(
     if not instance_bits and not all(bits):
         raise click.UsageError("--bits 0 has instance bits alone: give --instance-bits, and no --by hamming")
     vectors = WordVectors.open(word_vectors) if word_vectors else None
-    with budget.reading("all CHUNKs together"):
-        data = concatenate([read_chunk(path) for path in chunks], [str(path) for path in chunks])
+    labels = columns.pop("labels")
+    data = read_labelled(
+        chunks, columns=Columns(**columns), labels=labels, limit=limit, learn=any(bits), note=noted
+    )
     steps = stream(
         data,
         configs,

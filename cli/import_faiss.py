@@ -15,6 +15,7 @@ from .options import (
     config_options,
     first_sample_option,
     index_option,
+    json_option,
     max_memory_option,
 )
 
@@ -31,6 +32,7 @@ from .options import (
 @chunk_size_option
 @column_options("tags", "id", "key")
 @first_sample_option
+@json_option
 @max_memory_option
 @one_line_errors
 def import_(
@@ -42,6 +44,7 @@ def import_(
     chunk_size: int | None,
     columns: dict[str, str | None],
     first_sample: int,
+    as_json: bool,
 ) -> None:
     """Create an index from the vectors and ids of FAISS, a flat index of float vectors.
 
@@ -56,4 +59,4 @@ def import_(
     from woh_faiss.inputs.faiss_file import open_faiss
 
     inputs = open_faiss(faiss_path, tags, columns=Columns(**columns), chunk_size=chunk_size)
-    learn_anew(inputs, index_path, config, word_vectors, first_sample)
+    learn_anew(inputs, index_path, config, word_vectors, first_sample, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -45,6 +46,8 @@ def info(index_path: Path, as_json: bool, n_tags: int, n_tag_outliers: int) -> N
     if as_json:
         print_json(facts)
         return
-    from .tables import print_info
-
+    if sys.stdout.isatty():
+        from .tables import print_info
+    else:
+        from .tsv import print_info
     print_info(facts)

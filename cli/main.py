@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .errors import prepare_streams, stdout_failures
+from .errors import interrupts, prepare_streams, stdout_failures
 
 #: Commands by the module they are in; one is imported when it is called, all of them for --help.
 COMMANDS = {
@@ -22,6 +22,7 @@ COMMANDS = {
     "remove": "maintenance",
     "query": "query",
     "info": "info",
+    "items": "items",
     "verify": "maintenance",
     "backup": "maintenance",
     "compact": "maintenance",
@@ -46,7 +47,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """The command; what goes wrong is told with names in it shown as text."""
         try:
-            with stdout_failures():
+            with interrupts(ctx), stdout_failures():
                 return super().invoke(ctx)
         except click.exceptions.NoArgsIsHelpError:  # whose message is the help
             raise

@@ -11,7 +11,16 @@ import click
 
 from . import id_files
 from .errors import one_line_errors
-from .options import index_option, json_option, max_memory_option, print_json, print_line, say, timeout_option
+from .options import (
+    committed_state,
+    index_option,
+    json_option,
+    max_memory_option,
+    print_json,
+    print_line,
+    say,
+    timeout_option,
+)
 
 
 @click.command()
@@ -26,6 +35,7 @@ from .options import index_option, json_option, max_memory_option, print_json, p
 @click.option("--ignore-missing", is_flag=True, help="Leave out what is not in the index.")
 @index_option
 @timeout_option
+@json_option
 @max_memory_option
 @one_line_errors
 def remove(
@@ -36,6 +46,7 @@ def remove(
     ignore_missing: bool,
     index_path: Path,
     timeout: float,
+    as_json: bool,
 ) -> None:
     """Remove items from every answer, by ID, key, or a file of either: all in one commit, or none.
 
@@ -51,6 +62,7 @@ def remove(
         raise click.UsageError("give an ID, --key, --ids-file or --keys-file")
     from woh_faiss import WOHIndex
 
+    committed_state(index_path, "there is no index", "all or nothing of this command is in that")
     wanted, named = list(ids), list(keys)
     if keys_file is not None:
         named += [line for _, line in id_files.lines(keys_file)]
@@ -59,13 +71,16 @@ def remove(
     with WOHIndex.open(index_path) as index:
         removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing, timeout=timeout)
         say(f"{_items(removed)} removed; {index.ntotal:,} items in all")
+        if as_json:
+            print_json({"removed": removed, "ntotal": index.ntotal})
 
 
 @click.command()
 @index_option
 @timeout_option
+@json_option
 @one_line_errors
-def compact(index_path: Path, timeout: float) -> None:
+def compact(index_path: Path, timeout: float, as_json: bool) -> None:
     """Rewrite the files without removed items: no code, id, key or tags of them are left.
 
     Searches continue meanwhile. Takes the time, and for a moment the space, of a copy of the index.
@@ -76,9 +91,12 @@ def compact(index_path: Path, timeout: float) -> None:
     """
     from woh_faiss import WOHIndex
 
+    committed_state(index_path, "there is no index", "the same command starts again")
     with WOHIndex.open(index_path) as index:
         items, clean = index.compact(timeout=timeout)
         say(f"{_items(items)} erased; {index.ntotal:,} items in all")
+        if as_json:
+            print_json({"erased": items, "ntotal": index.ntotal, "clean": clean})
     if not clean:
         say(
             f"note: {index_path} was in use or its disk full, so catalog.db may still hold traces; "
@@ -106,7 +124,7 @@ def verify(index_path: Path, as_json: bool) -> None:
     found = WOHIndex.verify(index_path)
     for note in found:
         if isinstance(note, Note):
-            click.echo(f"note: {note}", err=True)
+            say(f"note: {note}")
     faults = [line for line in found if not isinstance(line, Note)]
     for fault in faults:
         if as_json:
@@ -121,8 +139,9 @@ def verify(index_path: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
 @index_option
+@json_option
 @one_line_errors
-def backup(destination: Path, index_path: Path) -> None:
+def backup(destination: Path, index_path: Path, as_json: bool) -> None:
     """Copy the index to DEST, a new folder, while others write: one committed state, on the disk.
 
     cp -r of a folder that is being written may mix states.
@@ -135,15 +154,18 @@ def backup(destination: Path, index_path: Path) -> None:
 
     with WOHIndex.open(index_path) as index:
         number = index.backup(destination)
-    click.echo(f"{destination} is a copy of {index_path} after round {number}", err=True)
+    say(f"{destination} is a copy of {index_path} after round {number}")
+    if as_json:
+        print_json({"path": str(destination), "round": number})
 
 
 @click.command()
 @click.argument("number", metavar="ROUND", type=int)
 @index_option
 @timeout_option
+@json_option
 @one_line_errors
-def rollback(number: int, index_path: Path, timeout: float) -> None:
+def rollback(number: int, index_path: Path, timeout: float, as_json: bool) -> None:
     """Go back permanently to the state after ROUND; 0 is the empty index.
 
     Its model must still be kept (see build --keep-models). All that the state needs is verified first; a
@@ -156,9 +178,12 @@ def rollback(number: int, index_path: Path, timeout: float) -> None:
     """
     from woh_faiss import WOHIndex
 
+    committed_state(index_path, "there is no index", "all or nothing of this command is in that")
     undone = WOHIndex.restore(index_path, number, timeout=timeout)
     with WOHIndex.open(index_path) as index:
         say(f"back after round {number}; {undone:,} rounds undone; {index.ntotal:,} items in all")
+        if as_json:
+            print_json({"round": number, "undone": undone, "ntotal": index.ntotal})
 
 
 def _items(count: int) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +15,8 @@ from typing import Any, TypeVar
 import click
 
 from woh_faiss.learner.config import PRESETS
+
+from .errors import QUIET, is_set, on_interrupt
 
 T = TypeVar("T")
 
@@ -66,6 +70,32 @@ timeout_option = click.option(
     metavar="SECONDS",
     help="How long to wait for another process that is writing; inf waits forever.",
 )
+
+
+def bad_rows_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--on-bad and --bad-report, gathered into one argument: report, where bad rows are to be listed."""
+
+    @wraps(command)
+    def run(*args: Any, on_bad: str, bad_report: Path | None, **kwargs: Any) -> None:
+        if (on_bad == "skip") != (bad_report is not None):
+            raise click.UsageError("--on-bad skip and --bad-report FILE, which lists the rows, go together")
+        command(*args, report=bad_report, **kwargs)
+
+    run = click.option(
+        "--bad-report",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Lists the rows that --on-bad skip leaves out, a JSON line each: file, row, fault.",
+    )(run)
+    return click.option(
+        "--on-bad",
+        type=click.Choice(["stop", "skip"]),
+        default="stop",
+        show_default=True,
+        help="Rows with features that are missing or not finite, or without the id or key that others have.",
+    )(run)
+
+
 skip_option = click.option(
     "--no-skip",
     is_flag=True,
@@ -105,6 +135,7 @@ _COLUMNS = {
     "tags": "lists of text, text, or a caption; '' for none",
     "id": "whole numbers; '' for none",
     "key": "text; '' for none",
+    "labels": "class numbers, lists of 0 and 1, or text; '' for none",
 }
 
 
@@ -122,6 +153,11 @@ def column_options(*roles: str) -> Callable[[Callable[..., None]], Callable[...,
         return run
 
     return decorate
+
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N items only."
+)
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -189,10 +225,17 @@ def print_line(line: str) -> None:
 
 
 def say(line: str) -> None:
-    """A line on stderr, names in it shown as text."""
+    """A line on stderr, names in it shown as text; nothing with --quiet."""
+    if is_set(QUIET):
+        return
     from woh_faiss.display import display_text
 
     click.echo(display_text(line), err=True)
+
+
+def noted(line: str) -> None:
+    """A note on stderr."""
+    say(f"note: {line}")
 
 
 def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
@@ -213,12 +256,52 @@ first_sample_option = click.option(
 )
 
 
-def progress(work: Iterable[T], total: int, what: str = "chunks") -> Iterator[T]:
-    """The pieces of work as they come, with a bar on stderr when there are several and it is a terminal."""
-    if total < 2 or not sys.stderr.isatty():
-        yield from work
+def progress(
+    work: Iterable[T], total: int, what: str = "chunks", items: Callable[[T], int] | None = None
+) -> Iterator[T]:
+    """The pieces of work as they come, with a bar on stderr when there are several and it is a terminal.
+
+    `items` of a piece are what the rate counts; without it pieces are.
+    """
+    with bar(total, what) as step:
+        for piece in work:
+            yield piece
+            step(1 if items is None else items(piece))
+
+
+@contextmanager
+def bar(total: int, what: str) -> Iterator[Callable[[int], object]]:
+    """A function to call after each of `total` pieces, with the items in it; see `progress`."""
+    if total < 2 or not sys.stderr.isatty() or is_set(QUIET):
+        yield lambda _items: None
         return
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    yield from track(work, what, total=total, console=Console(stderr=True), transient=True)
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    started, done = time.monotonic(), 0
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=total, rate="")
+
+        def step(items: int) -> None:
+            nonlocal done
+            done += items
+            rate = done / max(time.monotonic() - started, 1e-3)
+            shown.update(task, advance=1, rate=f"{rate:,.0f}/s")
+
+        yield step
+
+
+def committed_state(index_path: Path, otherwise: str, then: str = "the same command continues") -> None:
+    """After an interrupt say at which round the index is, or `otherwise` where there is none."""
+
+    def state() -> str:
+        from woh_faiss import WOHIndex
+
+        if not index_path.exists():
+            return otherwise
+        with WOHIndex.open(index_path) as index:
+            number = index.rounds()[-1].round if index.rounds() else 0
+            return f"{index_path} is at round {number}, {index.ntotal:,} items in all are committed; {then}"
+
+    on_interrupt(state)

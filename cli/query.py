@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,10 @@ from . import id_files, tsv
 from .answers import Answer, QueryBatch, SearchOptions, answers
 from .errors import one_line_errors
 from .options import (
+    column_options,
     index_option,
     json_option,
+    limit_option,
     max_memory_option,
     print_json,
     progress,
@@ -27,7 +29,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from woh_faiss import WOHIndex, WordVectors
+    from woh_faiss import Chunk, WOHIndex, WordVectors
     from woh_faiss.integrations.remote import Remote
 
 
@@ -40,8 +42,23 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     help="All items at most this many bits away, instead of the K nearest.",
 )
-@click.option("--id", "item_id", type=int, help="Query with the code of the item that has this id.")
-@click.option("--key", help="Query with the code of the item that has this key.")
+@click.option(
+    "--id",
+    "item_ids",
+    type=int,
+    multiple=True,
+    help="Query with the code of the item that has this id; may be given many times.",
+)
+@click.option("--key", "item_keys", multiple=True, help="The same by the item's key.")
+@click.option(
+    "--row",
+    "row_keys",
+    metavar="KEY",
+    multiple=True,
+    help="Only the rows of QUERIES that have this key; may be given many times.",
+)
+@limit_option
+@column_options("features", "tags", "key")
 @click.option("--tags", help='Query by tags, separated by spaces or ";"; with QUERIES each row counts, too.')
 @word_vectors_option
 @click.option("--allow", type=click.File(encoding="utf-8"), help="Only these ids answer: a file, one a line.")
@@ -83,9 +100,9 @@ if TYPE_CHECKING:
 @click.pass_context
 @one_line_errors
 def query(context: click.Context, **given: Any) -> None:
-    """Print the K nearest items of each row of QUERIES (.npz, folder of .npy, or a 2-D .npy).
+    """Print the K nearest items of each row of QUERIES: a 2-D .npy, or whatever build takes.
 
-    With --id or --key instead: the nearest other items of an item in the index. With --tags: the items that
+    With --id or --key instead: the nearest other items of items in the index. With --tags: the items that
     those tags ask for; tags the index does not know need --word-vectors. Items are ordered by score, higher
     is nearer: how much an item is of the query's kind plus how much it is the very item. A JSON line is one
     neighbour: query, rank, id, key, score (with --by hamming or --radius distance, the bits that differ), and
@@ -98,7 +115,8 @@ def query(context: click.Context, **given: Any) -> None:
     Example:
         woh-index query queries.npz -k 5
         woh-index query queries.npz --radius 8 --json
-        woh-index query --id 1234 -k 5 --deny seen.txt
+        woh-index query photos.parquet --limit 20
+        woh-index query --id 1234 --id 1240 -k 5 --deny seen.txt
         woh-index query --tags "sunset beach"
         woh-index query queries.npz --html out.html --images photos
     """
@@ -120,17 +138,17 @@ def query(context: click.Context, **given: Any) -> None:
             _remote(index, options.database, opened),
             options.ann,
         )
-        asked = options.batch(index)
+        asked, n_asked = options.batches(index)
         if held < options.k and options.radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             say(f"note: {options.index_path} {what}")
         found = answers(index, asked, how, options.explain or options.html is not None)
         if options.html is not None or not sys.stdout.isatty():  # else the answers themselves show it
-            found = progress(found, len(asked), "queries")
+            found = progress(found, n_asked, "queries")
         if options.as_json:
             found = _lines(found, options.measure, options.explain)
         if options.html is not None:
-            _write_page(options.html, found, options, len(asked), held)
+            _write_page(options.html, found, options, n_asked, held)
         elif options.as_json:
             deque(found, maxlen=0)
         elif sys.stdout.isatty():
@@ -149,8 +167,11 @@ class QueryOptions:
     index_path: Path
     k: int
     radius: int | None
-    item_id: int | None
-    key: str | None
+    item_ids: Sequence[int]
+    item_keys: Sequence[str]
+    row_keys: Sequence[str]
+    limit: int | None
+    columns: dict[str, str | None]
     tags: str | None
     word_vectors: Path | None
     allow: TextIO | None
@@ -167,11 +188,18 @@ class QueryOptions:
     def check(self, k_is_given: bool) -> None:
         """UsageError for options that do not go together."""
         by_tags = self.tags is not None
-        given = sum(value is not None for value in (self.queries, self.item_id, self.key))
+        by_items = bool(self.item_ids or self.item_keys)
+        given = by_items + (self.queries is not None)
         if given + (by_tags and self.queries is None) != 1:
             raise click.UsageError("give one of QUERIES, --id, --key and --tags, or QUERIES with --tags")
         if by_tags and self.by != "both":
             raise click.UsageError("--tags ask for a kind; --by goes with QUERIES, --id or --key")
+        if self.queries is None and (
+            self.row_keys or self.limit or any(name is not None for name in self.columns.values())
+        ):
+            raise click.UsageError("--row, --limit and --...-column go with QUERIES")
+        if self.row_keys and self.limit:
+            raise click.UsageError("give --row or --limit, not both")
         if self.radius is not None and (self.by not in ("both", "hamming") or by_tags):
             raise click.UsageError("--radius is in bits; --by and --tags order by score")
         if self.radius is not None and k_is_given:
@@ -204,16 +232,64 @@ class QueryOptions:
 
         return WordVectors.open(self.word_vectors)
 
-    def batch(self, index: WOHIndex) -> QueryBatch:
-        """The queries, read."""
-        from woh_faiss import read_chunk
-
-        chunk = None if self.queries is None else read_chunk(self.queries)
-        item_id = self.item_id if self.key is None else index.id_of(self.key)
-        item = None if item_id is None else index.items([item_id])[0]
+    def batches(self, index: WOHIndex) -> tuple[Iterable[QueryBatch], int]:
+        """The queries, read a chunk at a time where their file can be, and how many there are."""
         tags = self.tags
         words = None if tags is None else tags.split(";") if ";" in tags else tags.split()
-        return QueryBatch(chunk, item, words, tags if self.key is None else self.key)
+        if self.queries is not None:
+            return self._rows_of(self.queries, words)
+        if words is not None:
+            return [QueryBatch(words=words, text=tags)], 1
+        named = [(index.id_of(key), key) for key in self.item_keys]
+        wanted = [*((id_, None) for id_ in self.item_ids), *named]
+        items = index.items([id_ for id_, _ in wanted])
+        return [QueryBatch(item=item, text=key) for item, (_, key) in zip(items, wanted, strict=True)], len(
+            items
+        )
+
+    def _rows_of(self, queries: Path, words: Sequence[str] | None) -> tuple[Iterable[QueryBatch], int]:
+        from woh_faiss.inputs import Columns, open_inputs
+
+        wanted = Columns(**self.columns, id="")
+        inputs = open_inputs([queries], columns=wanted)
+        for line in inputs.notes(wanted):
+            say(f"note: {line}")
+        if inputs.whole:
+            (chunk,) = inputs
+            chunks: Iterable[Chunk] = [chunk]
+            n = len(chunk)
+        else:
+            chunks, n = inputs, inputs.count()
+        if self.row_keys:
+            return _rows_with(self.row_keys, chunks, words, queries), len(self.row_keys)
+        return _first_rows(chunks, self.limit or n, words), min(self.limit or n, n)
+
+
+def _first_rows(chunks: Iterable[Chunk], left: int, words: Sequence[str] | None) -> Iterator[QueryBatch]:
+    place = 0
+    for chunk in chunks:
+        part = chunk if len(chunk) <= left else chunk.rows(slice(0, left))
+        yield QueryBatch(part, words=words, places=range(place, place + len(part)))
+        place, left = place + len(chunk), left - len(part)
+        if not left:
+            return
+
+
+def _rows_with(
+    keys: Sequence[str], chunks: Iterable[Chunk], words: Sequence[str] | None, queries: Path
+) -> list[QueryBatch]:
+    """The rows with these keys, in the order of the keys; all are found before one is searched."""
+    import numpy as np
+
+    found: dict[str, QueryBatch] = {}
+    for chunk in chunks:
+        if chunk.keys is None:
+            raise click.ClickException(f"{queries} has no keys for --row; give --key-column, or --limit")
+        for row in np.flatnonzero(np.isin(chunk.keys, keys)).tolist():
+            found.setdefault(str(chunk.keys[row]), QueryBatch(chunk.rows(np.array([row])), words=words))
+    if missing := [key for key in keys if key not in found]:
+        raise click.ClickException(f"no row of {queries} has the key {missing[0]!r}")
+    return [found[key] for key in keys]
 
 
 def _remote(index: WOHIndex, url: str | None, opened: ExitStack) -> Remote | None:

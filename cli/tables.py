@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 
 from woh_faiss.display import display_text
 
+from . import info_text
 from .answers import WHY
 
 if TYPE_CHECKING:
@@ -74,71 +75,28 @@ def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> 
 
 
 def print_info(facts: dict[str, Any]) -> None:
-    """What `WOHIndex.info` says, and its health, as short tables."""
+    """What `WOHIndex.info` says, and its health, as short tables, each of which fits into 80 columns."""
     out = console()
-    summary = Table(box=box.SIMPLE_HEAD, show_header=False)
-    names = [
-        "path",
-        "ntotal",
-        "rounds",
-        "bits",
-        "instance_bits",
-        "stored_bits",
-        "d",
-        "anchors",
-        "preset",
-        "model_digest",
-    ]
-    if facts["removed"]:
-        names[2:2] = ["rows", "removed"]
-    for name in names:
-        summary.add_row(name, facts[name])
-    summary.add_row("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen")
-    summary.add_row("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"]))
-    summary.add_row("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items()))
-    for made in facts["ann"]:
-        summary.add_row(f"approximate {made['kind']}", _ann(made))
-    out.print(summary)
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("round", "kind", "items", "learned", "ntotal", "seconds"):
-        table.add_column(name, justify="right")
-    for name in ("balance", "entropy", "correlation", "distinct", "tagged"):
-        table.add_column(name, justify="right")
-    for row in facts["history"]:
-        table.add_row(
-            str(row["round"]), row["kind"], f"{row['n']:,}", f"{row['trained']:,}", f"{row['ntotal']:,}",
-            f"{row['seconds']:.2f}", *_figures(row["health"] or {}),
-        )  # fmt: skip
-    out.print(table)
-    for moved in facts["drift"]:
-        most = max(moved["bits"])
-        out.print(
-            f"  since round {moved['round']} the hash function sets {moved['turned']:.1%} of bits otherwise "
-            f"(bit {moved['bits'].index(most)} most: {most:.1%})"
-        )
+    about = Table(box=box.SIMPLE_HEAD, show_header=False)
+    about.add_column()
+    about.add_column(overflow="fold")
+    for pair in info_text.summary(facts):
+        about.add_row(*pair)
+    out.print(about)
+    for cells in (info_text.history(facts), info_text.codes(facts)):
+        table = Table(box=box.SIMPLE_HEAD)
+        for head in cells.heads:
+            table.add_column(head, justify="right")
+        for row in cells.rows:
+            table.add_row(*row)
+        out.print(table)
+    for line in info_text.drift(facts):
+        out.print(f"  {line}")
     if facts["tag_outliers"]:
         table = Table(title="tags and features disagree", title_justify="left", box=box.SIMPLE_HEAD)
-        table.add_column("id", justify="right")
-        table.add_column("key", overflow="fold")
-        table.add_column("bits", justify="right")
-        table.add_column("tags", overflow="fold")
-        for item in facts["tag_outliers"]:
-            table.add_row(str(item["id"]), item["key"] or "", str(item["differ"]), ", ".join(item["tags"]))
+        heads, rows = info_text.outliers(facts)
+        for head in heads:
+            table.add_column(head, justify="right" if head in ("id", "bits") else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
         out.print(table)
-
-
-def _ann(made: dict[str, Any]) -> str:
-    """An approximate index in a line."""
-    text = ", ".join(f"{name} {value}" for name, value in made["parameters"].items())
-    text += f"; recall@10 {made['recall']:.3f} after round {made['round']}"
-    return text + (f"; {made['behind']:,} newer codes are scanned" if made["behind"] else "")
-
-
-def _figures(health: dict[str, Any]) -> list[str]:
-    """What the columns on a round's codes say; empty where it is not known."""
-    shown = [
-        f"{health[name]:.2f}" if name in health else "" for name in ("balance", "entropy", "correlation")
-    ]
-    shown.append(f"{health['distinct']:.0%}" if "distinct" in health else "")
-    shown.append(f"{health['items_tagged'] / health['items']:.0%}" if health.get("items") else "")
-    return shown

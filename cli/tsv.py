@@ -1,14 +1,15 @@
-"""Answers for a pipe: a line a neighbour, separated by tabs. A terminal gets the tables of `tables.py`."""
+"""Answers and facts for a pipe: cells separated by tabs. A terminal gets the tables of `tables.py`."""
 
 from __future__ import annotations
 
 import io
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from woh_faiss.display import display_text
 
+from . import info_text
 from .answers import WHY
 
 if TYPE_CHECKING:
@@ -32,6 +33,27 @@ def print_neighbours(answers: Iterable[Answer], measure: str, explain: bool) -> 
             if explain:
                 row += answer.why(hit.id)
             _write(row)
+
+
+def print_info(facts: dict[str, Any]) -> None:
+    """The tables of `tables.print_info` without padding, an empty line between two."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    for pair in info_text.summary(facts):
+        _write(pair)
+    for title, cells in (
+        ("", info_text.history(facts)),
+        ("", info_text.codes(facts)),
+        ("tags and features disagree", info_text.outliers(facts)),
+    ):
+        if cells.rows:
+            _write([])
+            for row in (*([[title]] if title else []), cells.heads, *cells.rows):
+                _write(row)
+    if lines := info_text.drift(facts):
+        _write([])
+        for line in lines:
+            _write([line])
 
 
 def _write(cells: Iterable[object]) -> None:

@@ -296,6 +296,25 @@ def test_ablations_leave_out_one_part_each(chunk, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("left", "methods", "said"),
+    [
+        ({"tags"}, "woh,float-l2", "the data has no labels to measure by"),
+        ({"tags"}, "float-l2", "the data has no labels to measure by"),
+        ({"labels"}, "float-l2,woh", "the data has no tags to "),
+    ],
+)
+@pytest.mark.parametrize("paper", [[], ["--paper"]])
+def test_data_without_labels_or_tags_is_refused_before_anything_is_written(files, left, methods, said, paper):
+    with np.load(files / "all.npz") as arrays:
+        np.savez(files / "some.npz", features=arrays["features"], **{name: arrays[name] for name in left})
+    flags = ["--methods", methods, "--queries", 40, "--seeds", 1, *paper, "-o", files / "rep"]
+    done = run("benchmark", files / "some.npz", *flags, code=1)
+    assert done.stderr.startswith(f"Error: {said}")
+    assert done.stderr.count("\n") == 1
+    assert not (files / "rep").exists()
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("method,bits\nSH,8\n", "no column map"),

@@ -153,7 +153,7 @@ def test_an_empty_index_is_no_error(here):
     assert result.stdout == ""
     assert result.stderr == "note: empty.woh is empty; 'woh-index update' appends items\n"
     assert json.loads(run("info", "--index", "empty.woh", "--json").stdout)["ntotal"] == 0
-    assert re.search(r"ntotal +0\b", run("info", "--index", "empty.woh").stdout)
+    assert re.search(r"ntotal\s+0\b", run("info", "--index", "empty.woh").stdout)
     refused = run("add", "rest.npz", "--index", "empty.woh", code=1).stderr
     assert refused.startswith("Error: ")
     assert "has learned nothing yet" in refused
@@ -390,3 +390,28 @@ def test_query_by_tags_and_explain(here):
     assert "predicted" in run("query", "--id", 3, "--explain").stdout
     assert "nothing is known of the tags 'unheard'" in run("query", "--tags", "unheard", code=1).stderr
     run("query", "--tags", "sea", "--id", 3, code=2)
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no pseudo-terminals")
+def test_info_fits_into_80_columns_and_has_no_padding_in_a_pipe(here):
+    command = [sys.executable, "-m", "woh_faiss_cli", "info"]
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
+    subprocess.run(command, stdout=theirs, check=True, env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    os.close(ours)
+    lines = shown.decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\u2026" not in shown.decode()
+    piped = run("info").stdout
+    assert "  " not in piped
+    rows = [line.split("\t") for line in piped.splitlines()]
+    assert ["ntotal", "40"] in rows
+    digest = next(row[1] for row in rows if row[0] == "model_digest")
+    assert len(digest) == 64
+    heads = rows.index(["round", "kind", "items", "learned", "ntotal", "seconds"])
+    assert rows[heads + 1][:5] == ["1", "trained", "40", "40", "40"]

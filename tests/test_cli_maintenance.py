@@ -43,7 +43,7 @@ def test_remove_by_id_key_and_file(here):
     assert run("remove", 3, 99, 14, "--ignore-missing").stderr == "1 item removed; 68 items in all\n"
     info = json.loads(run("info", "--json").stdout)
     assert (info["ntotal"], info["rows"], info["removed"]) == (68, 80, 12)
-    assert re.search(r"removed +12\b", run("info").stdout)
+    assert re.search(r"removed\s+12\b", run("info").stdout)
 
 
 @pytest.mark.parametrize(

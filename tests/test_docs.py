@@ -284,7 +284,7 @@ def test_the_inputs_page_runs_and_says_what_it_shows(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     pytest.importorskip("h5py")
     monkeypatch.chdir(tmp_path)
-    assert follow("docs/inputs.md") == 7
+    assert follow("docs/inputs.md") == 6
 
 
 @pytest.mark.usefixtures("data")

@@ -1,6 +1,7 @@
 """WOHIndex against a trainer run beside it and a naive scan."""
 
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -374,6 +375,26 @@ def test_build_is_not_in_the_way_of_what_is_there(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"link.woh", "a.woh"}
     with pytest.raises(StoreError, match="File name too long"):
         WOHIndex.build(tmp_path / ("a" * 300), [], **SMALL)
+
+
+def test_an_empty_folder_becomes_the_index_and_keeps_its_mode(tmp_path, monkeypatch):
+    folder = tmp_path / "a.woh"
+    folder.mkdir(mode=0o750)
+    with pytest.raises(ConfigError):
+        WOHIndex.build(folder, [], bits=12)
+    assert list(folder.iterdir()) == []
+    with WOHIndex.build(folder, [Chunk.of(*tagged(0))], **SMALL) as index:
+        assert index.ntotal == 40
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "photo.jpg").touch()
+    with pytest.raises(StoreError, match=r"other exists already; it holds something else, so choose"):
+        WOHIndex.build(other, [Chunk.of(*tagged(0))], **SMALL)
+    (other / "photo.jpg").unlink()
+    monkeypatch.setattr("os.path.ismount", lambda path: path == other)
+    with pytest.raises(StoreError, match=r"other is a mount point; choose a folder in it"):
+        WOHIndex.build(other, [Chunk.of(*tagged(0))], **SMALL)
 
 
 def test_extend_checks_every_file_before_the_first_is_committed(index, tmp_path):

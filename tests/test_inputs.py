@@ -226,6 +226,33 @@ def test_types_that_other_tools_write(tmp_path):
     assert plain(chunk) == ("<f4", [[1.0] * 3] * 3, [[], [], ["b"]], None, ["l", "m", "n"])
 
 
+@pytest.mark.parametrize("type_", ["binary", "large_binary", "binary_view"])
+@pytest.mark.parametrize("written", ["parquet", "arrow"])
+def test_text_that_is_stored_as_bytes_is_text(tmp_path, type_, written):
+    bytes_ = getattr(pa, type_)()
+    if type_ == "binary_view" and written == "parquet":
+        pytest.skip("pyarrow does not write it")
+    columns = {
+        "emb": VECTORS,
+        "tags": pa.array(["Über;golden gate".encode(), None], bytes_),
+        "key": pa.array(["ü".encode(), b"b"], bytes_),
+    }
+    WRITERS[written](tmp_path / "t", pa.table(columns))
+    (chunk,) = read(tmp_path / "t")
+    assert plain(chunk)[2:] == ([["Über", "golden gate"], []], None, ["ü", "b"])
+    lists = [[b"sea"], ["ü".encode(), None]]
+    WRITERS[written](
+        tmp_path / "l", pa.table({"emb": VECTORS, "keywords": pa.array(lists, pa.list_(pa.binary()))})
+    )
+    assert plain(*read(tmp_path / "l"))[2] == [["sea"], ["ü"]]
+    bad = columns | {"key": pa.array([b"\xff\xd8", b"b"], bytes_)}
+    WRITERS[written](tmp_path / "b", pa.table(bad))
+    with pytest.raises(InputError, match=r"xff.*in a column of bytes is not UTF-8 text") as caught:
+        read(tmp_path / "b")
+    assert str(caught.value).isprintable()
+    assert read(tmp_path / "b", columns=Columns(key=""))[0].keys is None
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

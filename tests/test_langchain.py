@@ -109,6 +109,56 @@ def test_filters(store, n):
         store.similarity_search("wave", filter=["hill"])
 
 
+@pytest.mark.parametrize("n", [20, 60])
+def test_a_filter_s_operators_choose_as_a_function_does(store, n):
+    store.add_documents(documents(n))
+    years = {f"y{year}": {"year": year} for year in range(2000, 2010)}
+    store.add_documents([Document("wave boat", id=id_, metadata=given) for id_, given in years.items()])
+    hills = {f"0/{i}" for i, (_, topic) in enumerate(texts(n)) if topic == "hill"}
+    ends = [{"year": 2000}, {"$and": [{"year": {"$gt": 2007}}, {"year": {"$ne": 2009}}]}]
+    for filter_, expected in {
+        "gt": ({"year": {"$gt": 2005}}, {"y2006", "y2007", "y2008", "y2009"}),
+        "between": ({"year": {"$gte": 2003, "$lt": 2005}}, {"y2003", "y2004"}),
+        "in": ({"year": {"$in": [2001, 1900]}}, {"y2001"}),
+        "or": ({"$or": ends}, {"y2000", "y2008"}),
+        "tags": ({"tags": "hill", "topic": {"$exists": True}}, hills),
+    }.values():
+        found = store.similarity_search("wave boat", k=100, filter=filter_)
+        assert {document.id for document in found} == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "unknown"),
+    [
+        ("similarity_search", "where"),
+        ("similarity_search", "score_threshold"),
+        ("similarity_search_with_score", "filters"),
+        ("max_marginal_relevance_search", "where"),
+    ],
+)
+def test_arguments_of_other_stores_are_refused_by_name(store, method, unknown):
+    with pytest.raises(InputError, match=f"{method} takes no {unknown}; "):
+        getattr(store, method)("wave", **{unknown: 1})
+    with pytest.raises(InputError, match=f"takes no {unknown}"):
+        store.as_retriever(search_kwargs={unknown: 1}).invoke("wave")
+
+
+def test_a_removal_by_a_filter_removes_nothing(learned):
+    with pytest.raises(InputError, match="delete takes no filter; give ids"):
+        learned.delete(filter={"topic": "sea"})
+    with pytest.raises(InputError, match="add_documents takes no namespace"):
+        learned.add_documents(documents(1), namespace="x")
+    assert len(learned.documents) == 60
+
+
+def test_a_threshold_of_relevance_is_kept_to(learned):
+    above = learned.as_retriever(
+        search_type="similarity_score_threshold", search_kwargs={"k": 60, "score_threshold": 0.6}
+    ).invoke("wave boat")
+    scored = learned.similarity_search_with_relevance_scores("wave boat", k=60)
+    assert 0 < len(above) == sum(score >= 0.6 for _, score in scored) < 60
+
+
 def test_retrievers_and_marginal_relevance(learned):
     assert topics(learned.as_retriever(search_kwargs={"k": 5}).invoke("wave salt")) == {"sea"}
     found = learned.as_retriever(search_type="mmr", search_kwargs={"k": 4, "fetch_k": 12}).invoke("wave salt")

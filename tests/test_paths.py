@@ -248,7 +248,8 @@ def test_what_is_no_index(here):
     for thing in odd_things(here):
         for command in (["info"], ["query", "chunk.npz"], ["update", "more.npz"], ["add", "more.npz"]):
             assert thing in refused(here, *command, "--index", thing)
-        assert "exists already" in refused(here, "build", "chunk.npz", "--index", thing)
+        if thing != "folder":  # an empty one, which may become an index
+            assert "exists already" in refused(here, "build", "chunk.npz", "--index", thing)
 
 
 @pytest.mark.parametrize("odd", ["pipe", "folder", "/dev/zero", "loop", "dangling"])

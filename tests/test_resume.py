@@ -139,7 +139,8 @@ def test_the_command_says_what_it_skips(tmp_path, files, monkeypatch):
     lines = updated.stderr.splitlines()
     assert lines[0] == "chunk 1 of 4: already learned (round 1), skipped: 0.npz"
     assert lines[-1].startswith("round 4: 20 items appended")
-    assert "chunk 2 of 2: already learned (round 2), skipped: 1.npz" in run(main, ["add", *names[:2]]).stderr
+    skipped = run(main, ["add", *names[:2], "--verbose"]).stderr
+    assert "chunk 2 of 2: already learned (round 2), skipped: 1.npz" in skipped
     assert "round 5: 20 items appended" in run(main, ["update", names[1], "--no-skip"]).stderr
 
 
@@ -188,9 +189,13 @@ def test_an_update_that_is_killed_goes_on_where_it_was(tmp_path):
     assert killed.returncode == -signal.SIGKILL
     resumed = update("killed.woh")
     assert resumed.returncode == 0, resumed.stderr
-    skipped = re.findall(r"^chunk (\d) of 9: already learned \(round \1\), skipped: .*", resumed.stderr, re.M)
-    assert skipped == ["1", "2", "3"]
-    assert "part-0.parquet, rows 20 to 39" in resumed.stderr
+    assert resumed.stderr.count("skipped") == 1
+    assert "3 chunks are in the index already, skipped (--verbose names each)" in resumed.stderr
+    command = ["update", str(folder), "--chunk-size", "20", "--index", str(tmp_path / "killed.woh"), "-v"]
+    again = CliRunner().invoke(main, command)
+    skipped = re.findall(r"^chunk (\d) of 9: already learned \(round \1\), skipped: .*", again.stderr, re.M)
+    assert skipped == [str(number) for number in range(1, 10)]
+    assert "part-0.parquet, rows 20 to 39" in again.stderr
     assert files_of(tmp_path / "killed.woh") == files_of(tmp_path / "straight.woh")
     assert WOHIndex.verify(tmp_path / "killed.woh") == []
 

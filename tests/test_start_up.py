@@ -49,10 +49,10 @@ def test_a_page_needs_pillow_only_where_there_are_pictures(index, tmp_path):
     assert not imported(*arguments) & {"PIL", "rich", "gensim", "matplotlib"}
 
 
-def test_an_add_needs_no_matplotlib_and_no_gensim(index, tmp_path):
-    np.savez(tmp_path / "q.npz", features=tagged(1, n=2)[0])
+def test_an_add_imports_nothing_that_learning_needs(index, tmp_path):
+    np.savez(tmp_path / "q.npz", features=tagged(1, n=2)[0], tags=["sea;", "hill;"])
     modules = imported("add", tmp_path / "q.npz", "--index", index.path)
-    assert not modules & {"gensim", "matplotlib", "pyarrow", "h5py"}
+    assert not modules & {*HEAVY, "h5py", "rich", "woh_faiss.learner.estimator"}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *[[name, "--help"] for name in COMMANDS]])

@@ -148,12 +148,7 @@ def stream(
     """
     if order not in get_args(Order):
         raise InputError(f"order is {short(order)}, expected one of {', '.join(get_args(Order))}")
-    learns = any(config.bits for config in configs)
-    for name, found in (("tags to learn from", chunk.tags), ("labels to measure by", chunk.labels)):
-        if found is None and (learns or found is chunk.labels):
-            raise InputError(
-                f"the data has no {name}; evaluation needs features, tags and labels of every item"
-            )
+    check_data(chunk, any(config.bits for config in configs))
     held_out, rest = split(chunk, queries, seed)
     rest = ordered(rest, np.asarray(chunk.labels), order, seed)
     if chunk.tags is not None:
@@ -164,6 +159,17 @@ def stream(
         streamed = [sample, *parts(others, len(streamed) - 1)] if len(streamed) > 1 else [rest]
     measure = _Measure(chunk, held_out, streamed, word_vectors, make, instance_bits, by, expand, seed)
     return measure.all(configs)
+
+
+def check_data(chunk: Chunk, learns: bool) -> None:
+    """InputError where labels to measure by are missing, or tags although something `learns` from them."""
+    if chunk.labels is None:
+        missing = "labels to measure by"
+    elif chunk.tags is None and learns:
+        missing = "tags to learn from"
+    else:
+        return
+    raise InputError(f"the data has no {missing}; evaluation needs features, tags and labels of every item")
 
 
 def parts(rest: Rows, chunks: int | Sequence[int]) -> list[Rows]:

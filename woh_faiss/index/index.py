@@ -7,6 +7,7 @@ All that an index can do is in this file. How it does it is in the modules besid
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from woh_faiss.store import (
     View,
     publish,
 )
+from woh_faiss.store.schema import CATALOG
 
 from . import index_state
 from .code_files import read_codes, valid_codes
@@ -205,11 +207,7 @@ class WOHIndex:
         """
         first_sample = validate.whole_number(first_sample, "first_sample", 0)
         final = Path(path)
-        _nameable(final)  # before hours of learning
-        if os.path.lexists(final):
-            raise StoreError(
-                f"{final} exists already; 'woh-index update' extends it, or choose another --index"
-            )
+        _free(final)  # before hours of learning
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             hidden = tempfile.TemporaryDirectory(
@@ -800,13 +798,19 @@ class WOHIndex:
         """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
         return self._store.view.items(ids)
 
+    def ids(self) -> NDArray[np.int64]:
+        """The ids of all items, (ntotal,), in the order they were appended."""
+        return self._store.view.live_ids()
+
     def id_of(self, key: str) -> int:
         """The id of the item whose key is `key`; a StoreError if there is none."""
         (key,) = validate.texts([key], "key")
         found = self._store.view.id_of_key(key)
         if found is None:
+            near = " or ".join(map(repr, self._store.view.near_keys(key)))
             raise StoreError(
-                f"no item of {self.path} has the key {key!r}; 'woh-index query' shows the keys there are"
+                f"no item of {self.path} has the key {key!r}; "
+                f"{f'did you mean {near}? ' if near else ''}'woh-index items' lists the keys there are"
             )
         return found
 
@@ -1142,14 +1146,21 @@ def _valid_instance_bits(bits: Any) -> int:
     return int(bits)
 
 
-def _nameable(path: Path) -> None:
-    """StoreError for a path that no file can have."""
+def _free(path: Path) -> None:
+    """StoreError for a path that no file can have, or under which anything is but an empty folder."""
     try:
-        os.lstat(path)
+        mode = os.lstat(path).st_mode
+        names = {entry.name for entry in path.iterdir()} if stat.S_ISDIR(mode) else None
     except (FileNotFoundError, NotADirectoryError):
-        pass
+        return
     except OSError as error:
         raise StoreError(f"cannot create {path}: {error.strerror}; choose another --index") from error
+    if names is None or names:
+        held = names is None or CATALOG in names
+        how = "'woh-index update' extends it, or" if held else "it holds something else, so"
+        raise StoreError(f"{path} exists already; {how} choose another --index")
+    if os.path.ismount(path):
+        raise StoreError(f"{path} is a mount point; choose a folder in it, such as {path / 'index.woh'}")
 
 
 def _as_chunk(

@@ -19,8 +19,7 @@ from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk, concatenate, gathered
 from woh_faiss.learner.blocks import Features
 from woh_faiss.learner.config import WOHConfig
-from woh_faiss.learner.estimator import WOH, encoded
-from woh_faiss.learner.hasher import Hasher
+from woh_faiss.learner.hasher import Hasher, encoded
 from woh_faiss.learner.instance import ENOUGH
 from woh_faiss.store import NewRound, Round, Snapshot, Store
 from woh_faiss.store.write_transaction import WriteTransaction
@@ -32,10 +31,11 @@ from .item_ids import OnDuplicate, Preflight, ResolvedItems, check_policy, resol
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
+    from woh_faiss.learner.estimator import WOH
 
 T = TypeVar("T")
 #: What gives a chunk's features to the function it is called with: here, or on a cluster.
-WithFeatures = Callable[[WOH | None, Chunk, Callable[[Features], T]], T]
+WithFeatures = Callable[["WOH | None", Chunk, Callable[[Features], T]], T]
 
 #: Items a round that are remembered as those whose tags fit their features least.
 TAG_OUTLIERS = 20
@@ -412,6 +412,8 @@ class IndexWriter:
 
     def _at(self, snapshot: Snapshot) -> WOH:
         """The trainer as of `snapshot`: the one in memory if it is there, else from disk."""
+        from woh_faiss.learner.estimator import WOH  # and with it SciPy, which `add` never needs
+
         if self._trainer is not None and self._at_state == (snapshot.model_digest, snapshot.generation):
             return self._trainer
         vocabulary = Vocabulary.from_rows(self._store.tag_rows(), self._config.min_count)

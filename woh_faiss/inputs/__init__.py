@@ -5,12 +5,15 @@ Files are read a chunk at a time. pyarrow and h5py are imported when a file need
 
 from __future__ import annotations
 
+from .bad_rows import BadRows
 from .columns import Columns
 from .first_sample import SampledInputs, first_sampled, sample_rows
+from .labelled import read_labelled
 from .open import Inputs, Piece, open_inputs
 from .source import CHUNK_SIZE
 
 __all__ = [
+    "BadRows",
     "CHUNK_SIZE",
     "Columns",
     "Inputs",
@@ -18,5 +21,6 @@ __all__ = [
     "SampledInputs",
     "first_sampled",
     "open_inputs",
+    "read_labelled",
     "sample_rows",
 ]

@@ -8,20 +8,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from woh_faiss import budget
+from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 
 from . import arrow_values as values
+from .bad_rows import BadRows
 from .chunk import Chunk
-from .columns import Columns, Offer, choose, natural
-from .source import ChunkSource, at, chunk_at
+from .columns import Columns, Offer, choose, choose_one, natural
+from .saved_dataset import STATE, saved_files
+from .source import CHUNK_SIZE, ChunkSource, LabelColumn, at, chunk_at
 
 #: What such files are called in a folder; alone, a file's first bytes decide.
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
@@ -157,16 +159,21 @@ def _opened(path: Path, format_: str, names: list[str] | None = None, schema: An
 
 def _texts(names: list[str] | None, schema: Any) -> list[str]:
     """The columns of text; of lists of it pyarrow 26 cannot do this in every case."""
-    return [name for name in names or () if values.is_text(schema.field(name).type)]
+    types = {name: schema.field(name).type for name in names or ()}
+    return [name for name, type_ in types.items() if values.is_text(type_) or values.is_bytes(type_)]
 
 
 # ---- sources ---------------------------------------------------------------------------------------------
 
 
 def table_source(
-    path: Path, wanted: Columns, learn: bool, fields: dict[str, str] | None = None
+    path: Path,
+    wanted: Columns,
+    learn: bool,
+    fields: dict[str, str] | None = None,
+    bad: BadRows | None = None,
 ) -> ChunkSource:
-    """The rows of one file; `fields` are what its folders' names say (``country=fr``)."""
+    """The rows of one file; `fields` are what its folders' names say (``country=fr``), `bad` as in `Inputs`."""
     table = open_table(path)
     partition = fields or {}
     extra = [Offer(name, "text", "in the folder's name") for name in partition]
@@ -177,12 +184,19 @@ def table_source(
     d = values.width(table.schema, columns.features)
     if d is None and table.n:
         with at(table.where, 0):
-            d = values.features(next(table.tables([columns.features], 1)).column(0)).shape[1]
+            d = _first_width(table, columns.features, bad is not None)
     _no_bomb(table, d or 0)
 
     def read(size: int | None) -> Iterator[Chunk]:
         start = 0
         for part in table.tables([name for name in columns.named if name not in partition], size):
+            n = part.num_rows
+            if bad is not None and d is not None:
+                faults = values.faults(part, columns, d)
+                part = values.without(part, bad.kept(table.where, start, n, faults))
+                if not part.num_rows:
+                    start += n
+                    continue
             found = chunk_values(part, columns, table.where, start, partition)
             if found["features"].shape[1] != d:
                 raise InputError(
@@ -190,9 +204,32 @@ def table_source(
                     f"those of row 0 {d}; give all items features of one width"
                 )
             yield chunk_at(table.where, start, **found)
-            start += part.num_rows
+            start += n
 
-    return ChunkSource(table.where, table.n, d, columns, read)
+    labels = label_column(table, offered, partition)
+    return ChunkSource(table.where, table.n, d, columns, read, labels=labels)
+
+
+def _first_width(table: ArrowTable, name: str, skip: bool) -> int:
+    """Numbers in the features of row 0; with `skip` of the first row that has any."""
+    if skip:
+        for part in table.tables([name], CHUNK_SIZE):
+            lengths = part.column(0).combine_chunks().value_lengths().drop_null().to_numpy()
+            if len(lengths := lengths[lengths > 0]):
+                return int(lengths[0])
+    return int(values.features(next(table.tables([name], 1)).column(0)).shape[1])
+
+
+def label_column(table: ArrowTable, offered: list[Offer], partition: dict[str, str]) -> LabelColumn:
+    """Labels of a file; `partition` as `table_source`'s fields."""
+
+    def read(name: str) -> Any:
+        if name in partition:
+            return values.label_names([partition[name]] * table.n)
+        with at(table.where, 0):
+            return values.labels(next(table.tables([name], None)).column(0))
+
+    return LabelColumn(lambda name: choose_one(table.where, "labels", offered, name), read)
 
 
 def chunk_values(
@@ -225,24 +262,55 @@ def _no_bomb(table: ArrowTable, d: int) -> None:
         )
 
 
-def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSource]:
-    """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next."""
-    found = []
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        found += [
-            Path(root, name)
-            for name in names
-            if name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
-        ]
-    found.sort(key=lambda path: [natural(part) for part in path.relative_to(folder).parts])
+def folder_sources(
+    folder: Path, wanted: Columns, learn: bool, bad: BadRows | None = None
+) -> list[ChunkSource]:
+    """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next.
+
+    Raises
+    ------
+    InputError
+        As `table_source` and `saved_files`.
+    """
+    found, note = _files(folder)
     sources = []
     for path in found:
         parts = [part.partition("=") for part in path.relative_to(folder).parts[:-1]]
         fields = {name: _partition_value(value) for name, sign, value in parts if sign}
-        sources.append(table_source(path, wanted, learn, fields))
+        sources.append(table_source(path, wanted, learn, fields, bad))
         wanted = Columns(*(name or "" for name in sources[0].columns))  # the same in every file
+    if note is not None and sources:
+        sources[0] = replace(sources[0], note=note)
     return sources
+
+
+def _files(folder: Path) -> tuple[list[Path], str | None]:
+    """The files of a folder and of those in it, in order, and a note where some are left out."""
+    found: list[tuple[Any, Path]] = []
+    splits: dict[str, Path] = {}
+    left = 0
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        names = [
+            name for name in names if name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
+        ]
+        place, files = [*map(natural, Path(root).relative_to(folder).parts)], [Path(root, n) for n in names]
+        saved = saved_files(Path(root), names)
+        if saved is None:
+            found += [([*place, natural(path.name)], path) for path in files]
+            continue
+        found += [([*place, natural(str(number))], path) for number, path in enumerate(saved.files)]
+        splits.setdefault(saved.split, Path(root))
+        left += saved.others
+    if len(splits) > 1:
+        raise InputError(
+            f"{display_path(folder)} has data sets of several splits ({validate.listed([*splits])}); give "
+            f"the folder of one of them, such as {display_path(min(splits.values()))}"
+        )
+    found.sort()
+    word = "file" if left == 1 else "files"
+    told = f"{display_path(folder)}: {left} {word} left out that {STATE} does not name"
+    return [path for _, path in found], told if left else None
 
 
 def _partition_value(text: str) -> str:

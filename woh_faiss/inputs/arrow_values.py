@@ -11,7 +11,8 @@ from woh_faiss import budget, validate
 from woh_faiss.errors import InputError
 from woh_faiss.tags.tag_lists import TagLists
 
-from .columns import Offer, is_caption, words
+from .bad_rows import NOT_FINITE, Fault, not_finite
+from .columns import Columns, Offer, is_caption, words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,7 @@ def kind(type_: Any) -> str:
         type_ = type_.value_type
     if types.is_integer(type_):
         return "ints"
-    if is_text(type_) or types.is_null(type_):  # of nulls alone is what pandas writes for no text at all
+    if is_text(type_) or is_bytes(type_) or types.is_null(type_):  # nulls alone: pandas writes no text so
         return "text"
     if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
         value = type_.value_type
@@ -40,7 +41,7 @@ def kind(type_: Any) -> str:
             return "vectors"
         if types.is_dictionary(value):
             value = value.value_type
-        if is_text(value) or types.is_null(value):
+        if is_text(value) or is_bytes(value) or types.is_null(value):
             return "words"
     return "other"
 
@@ -48,6 +49,11 @@ def kind(type_: Any) -> str:
 def is_text(type_: Any) -> bool:
     """Whether a type is text, stored in any way."""
     return str(type_) in ("string", "large_string", "string_view")
+
+
+def is_bytes(type_: Any) -> bool:
+    """Whether a type is bytes of any length: the text of those who write Parquet without its annotation."""
+    return str(type_) in ("binary", "large_binary", "binary_view")
 
 
 def _stored(type_: Any) -> Any:
@@ -60,14 +66,14 @@ def width(schema: pa.Schema, name: str) -> int | None:
     return getattr(_stored(schema.field(name).type), "list_size", None)
 
 
-def features(column: Any) -> NDArray[Any]:
+def features(column: Any, what: str = "features") -> NDArray[Any]:
     """(n, d) numbers of a column of lists, in their own dtype; InputError where their lengths differ."""
     import pyarrow as pa
 
     array = _one(column)
     array = getattr(array, "storage", array)
     n = len(array)
-    _no_nulls(array, "features")
+    _no_nulls(array, what)
     if pa.types.is_fixed_size_list(array.type):
         d = array.type.list_size
     else:
@@ -75,17 +81,94 @@ def features(column: Any) -> NDArray[Any]:
         d = int(lengths[0]) if n else 0
         if (other := np.flatnonzero(lengths != d)).size:
             raise InputError(
-                f"features of row {other[0]} have {lengths[other[0]]} numbers, those of row 0 {d}; "
-                "give all items features of one width"
+                f"{what} of row {other[0]} have {lengths[other[0]]} numbers, those of row 0 {d}; "
+                f"give all items {what} of one width"
             )
     values = array.flatten()
     if values.null_count:
         place = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
         raise InputError(
-            f"features of row {place // d} have a null in place {place % d}; repair or leave it out"
+            f"{what} of row {place // d} have a null in place {place % d}; repair or leave it out"
         )
     numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(n, d)
     return numbers
+
+
+def faults(part: Any, columns: Columns, d: int) -> list[Fault]:
+    """What is wrong with rows of a table: features that are missing or not d finite numbers, ids, keys."""
+    found: list[Fault] = []
+    if columns.features is not None:
+        found += _of_lists(part.column(columns.features), d)
+    for role, name in (("id", columns.id), ("key", columns.key)):
+        if name is None or name not in part.column_names:
+            continue
+        array = _one(part.column(name))
+        missing = _nulls(array)
+        found.append((missing, f"{role} is null"))
+        if role == "id":
+            numbers = _decoded(array).fill_null(0).to_numpy(zero_copy_only=False)
+            found.append((numbers < 0, "id is negative"))
+        elif kind(array.type) == "text" and not missing.all():
+            empty = [value in ("", b"") for value in _decoded(array).to_pylist()]
+            found.append((np.array(empty, np.bool_), "key is empty"))
+    return found
+
+
+def _of_lists(column: Any, d: int) -> list[Fault]:
+    array = _one(column)
+    array = getattr(array, "storage", array)
+    missing = _nulls(array)
+    fixed = hasattr(array.type, "list_size")
+    lengths = np.full(len(array), d) if fixed else array.value_lengths().fill_null(d).to_numpy()
+    found: list[Fault] = [(missing, "features are null"), (lengths != d, f"features are not {d} numbers")]
+    usable = ~missing & (lengths == d)
+    values = array.filter(_mask(usable)).flatten()
+    for of_values, why in (
+        (_nulls(values), "features have a null"),
+        (not_finite(values.fill_null(0).to_numpy(zero_copy_only=False)[:, None]), NOT_FINITE),
+    ):
+        bad = np.zeros(len(array), np.bool_)
+        bad[usable] = of_values.reshape(-1, d).any(axis=1)
+        found.append((bad, why))
+    return found
+
+
+def _nulls(array: Any) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _mask(kept: NDArray[np.bool_]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(kept)
+
+
+def without(part: Any, kept: NDArray[np.bool_]) -> Any:
+    """The rows of a table that are kept."""
+    return part if kept.all() else part.filter(_mask(kept))
+
+
+def labels(column: Any) -> Any:
+    """Labels of a column: a matrix (n, L), class numbers (n,), or n lists of names, which are not split."""
+    array = _one(column)
+    found = kind(array.type)
+    if found == "vectors":
+        return features(column, "labels")
+    _no_nulls(array, "labels")
+    if found == "ints":
+        return _decoded(array).to_numpy(zero_copy_only=False)
+    rows = _python(array)
+    return label_names(rows)
+
+
+def label_names(rows: list[Any]) -> list[list[str]]:
+    """The classes of items that have each a text or a list of text."""
+    lists = [row if isinstance(row, list) else [row] for row in rows]
+    for row, own in enumerate(lists):
+        if not all(own):  # None or ""
+            raise InputError(f"labels of row {row} have an empty name; give every class one")
+    return lists
 
 
 def tags(column: Any, name: str) -> TagLists:
@@ -135,18 +218,28 @@ def _python(array: Any) -> list[Any]:
             rows.append(None if length is None else flat[start : start + length])
             start += length or 0
         return rows
-    if is_text(array.type):
+    if is_text(array.type) or is_bytes(array.type):
         budget.take(_letters(array), "a column of text")
     budget.take(validate.TEXT * len(array), "a column")
     values: list[Any] = array.to_pylist()
-    return values
+    return [_text(value) for value in values] if is_bytes(array.type) else values
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{validate.short(value)} in a column of bytes is not UTF-8 text; write the column as text, or "
+            "name another (--tags-column, --key-column; '' for none)"
+        ) from None
 
 
 def _letters(array: Any) -> int:
     """Bytes of the texts of an array; views may show the same letters any number of times."""
     import pyarrow.compute as pc
 
-    if str(array.type) != "string_view":
+    if not str(array.type).endswith("_view"):
         return int(pc.sum(pc.binary_length(array)).as_py() or 0)
     shown = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)[array.offset :][: len(array), 0]
     return int(shown.astype(np.int64).sum())
@@ -167,10 +260,11 @@ def _decoded(array: Any) -> Any:
 
 
 def _no_nulls(array: Any, what: str) -> None:
-    if array.null_count:
-        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(
-            f"{what} of row {row} is null; give every item one, or say another --{what}-column ('' for none)"
-            if what != "features"
-            else f"features of row {row} are null; repair or leave it out"
-        )
+    if not array.null_count:
+        return
+    row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+    if what in ("features", "labels"):
+        raise InputError(f"{what} of row {row} are null; repair or leave it out")
+    raise InputError(
+        f"{what} of row {row} is null; give every item one, or say another --{what}-column ('' for none)"
+    )

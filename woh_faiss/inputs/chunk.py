@@ -20,6 +20,8 @@ from woh_faiss.errors import InputError, MemoryBudgetError
 from woh_faiss.io.npz import read_arrays
 from woh_faiss.tags.tag_lists import TagLists, tag_lists
 
+from .bad_rows import BadRows, of_features
+
 __all__ = ["Chunk", "TagLists", "gathered", "concatenate", "read_chunk"]
 
 #: More classes than this need a multi-hot matrix.
@@ -155,18 +157,27 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
         The file is missing or damaged, or an array in it is not as described; one line with the
         file, the key and, where it can, the row.
     """
+    found = read_good_rows(path, None)
+    assert found is not None  # noqa: S101 - no row is left out
+    return found
+
+
+def read_good_rows(path: str | os.PathLike[str], bad: BadRows | None) -> Chunk | None:
+    """As `read_chunk`, of the rows without a fault if `bad` takes the others; None where none is left."""
     where = display_path(path)
     with budget.reading(where):
         arrays = read_arrays(path, "features", OPTIONAL)
         try:
-            return Chunk.of(
-                arrays["features"],
-                stored_tags(arrays),
-                ids=arrays.get("ids"),
-                keys=arrays.get("keys"),
-                labels=arrays.get("labels"),
-                groups=arrays.get("groups"),
-            )
+            X, tags = arrays["features"], stored_tags(arrays)
+            more = {name: arrays[name] for name in ("ids", "keys", "labels", "groups") if name in arrays}
+            kept = None if bad is None else bad.kept(where, 0, len(X), of_features(X))
+            if kept is None or kept.all():
+                return Chunk.of(X, tags, **more)
+            if not kept.any():
+                return None
+            _same_length(len(X), tags=tags, **more)
+            tags = None if tags is None else tags.rows(kept).own()
+            return Chunk.of(X[kept], tags, **{name: values[kept] for name, values in more.items()})
         except MemoryBudgetError:
             raise
         except InputError as error:

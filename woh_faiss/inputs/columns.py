@@ -40,6 +40,12 @@ KINDS: dict[str, Mapping[str, str]] = {
     "tags": {"words": "lists of text", "text": "text"},
     "id": {"ints": "whole numbers"},
     "key": {"text": "text", "ints": "whole numbers"},
+    "labels": {
+        "ints": "class numbers",
+        "vectors": "lists of 0 and 1",
+        "text": "text",
+        "words": "lists of text",
+    },
 }
 
 _IDS = ("id", "ids", "item_id", "image_id", "photo_id", "picture_id")
@@ -57,6 +63,7 @@ USUAL: dict[str, tuple[tuple[str, ...], ...]] = {
         ("path", "image_path", "file_path", "file", "filename", "file_name", "image_file"),
         ("url", "image_url", "uri", "link"),
     ),
+    "labels": (("labels", "label"), ("class", "classes", "category", "categories")),
 }
 
 
@@ -75,7 +82,10 @@ def choose(
         One that was named is not there or holds something else; one that is needed is not there under a
         usual name; or two might be meant. The message lists the columns.
     """
-    found = {role: _chosen(where, role, offers, wanted, kinds[role]) for role in Columns._fields}
+    found = {
+        role: choose_one(where, role, offers, name, kinds[role])
+        for role, name in zip(Columns._fields, wanted, strict=True)
+    }
     if wanted.key is None and found["key"] is not None and found["key"] == found["id"]:
         found["key"] = None  # one column, of numbers: they are ids
     for role in needed:
@@ -112,10 +122,11 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
     ]
 
 
-def _chosen(
-    where: str, role: str, offers: Sequence[Offer], wanted: Columns, kinds: Mapping[str, str]
+def choose_one(
+    where: str, role: str, offers: Sequence[Offer], name: str | None, kinds: Mapping[str, str] | None = None
 ) -> str | None:
-    name: str | None = getattr(wanted, role)
+    """The column of one role of `USUAL`, None for none there; `name` and errors as in `choose`."""
+    kinds = KINDS[role] if kinds is None else kinds
     if name == "":
         return None
     if name is not None:

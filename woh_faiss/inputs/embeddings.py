@@ -14,8 +14,10 @@ from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import read_npy
 
-from .arrow import ArrowTable, chunk_values, open_table
+from . import arrow_values as values
+from .arrow import ArrowTable, chunk_values, label_column, open_table
 from .arrow_values import offers
+from .bad_rows import BadRows, of_features
 from .chunk import Chunk
 from .columns import Columns, choose
 from .source import ChunkSource, at, chunk_at
@@ -29,7 +31,9 @@ def is_embeddings(folder: Path) -> bool:
     return (folder / FEATURES).is_dir()
 
 
-def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSource]:
+def embedding_sources(
+    folder: Path, wanted: Columns, learn: bool, bad: BadRows | None = None
+) -> list[ChunkSource]:
     """The pairs of files of a folder, by number.
 
     Raises
@@ -53,7 +57,7 @@ def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkS
         )
     sources = []
     for number in sorted(arrays):
-        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn))
+        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn, bad))
         wanted = Columns(None, *(name or "" for name in sources[0].columns[1:]))  # the same in every file
     return sources
 
@@ -76,7 +80,7 @@ def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
     return found
 
 
-def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool) -> ChunkSource:
+def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, bad: BadRows | None) -> ChunkSource:
     where = display_path(path)
     X = read_npy(path, where, mapped=True)
     with at(where, 0):
@@ -93,9 +97,17 @@ def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool) -> ChunkS
         known = table.tables(columns.named, size) if columns.named else None
         for start in range(0, len(X), size):
             rows = X[start : start + size]
+            part = None if known is None else next(known)
+            if bad is not None:
+                faults = of_features(rows) + ([] if part is None else values.faults(part, columns, d))
+                if not (kept := bad.kept(where, start, len(rows), faults)).all():
+                    rows, part = rows[kept], None if part is None else values.without(part, kept)
+                if not len(rows):
+                    continue
             with at(where, start):
                 validate.features(rows)
-            more = chunk_values(next(known), columns, table.where, start) if known is not None else {}
+            more = {} if part is None else chunk_values(part, columns, table.where, start)
             yield chunk_at(table.where, start, rows, **more)
 
-    return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read)
+    labels = label_column(table, offers(table.schema), {})
+    return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read, labels=labels)

@@ -34,7 +34,7 @@ class SampledInputs(Inputs):
     """
 
     def __init__(self, inputs: Inputs, n: int, rows: Rows) -> None:
-        super().__init__(inputs.sources, inputs.size)
+        super().__init__(inputs.sources, inputs.size, inputs.bad)
         self.n, self.rows = n, rows
         parts, start, self._named = [], 0, False
         for piece in super().pieces():

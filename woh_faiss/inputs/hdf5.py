@@ -15,23 +15,25 @@ from woh_faiss.inputs.matlab.mat73 import checked_storage
 from woh_faiss.io.npz import damage
 from woh_faiss.tags.tag_lists import TagLists
 
-from .arrow_values import tags_of
+from .arrow_values import label_names, tags_of
+from .bad_rows import BadRows
 from .chunk import Chunk
-from .columns import KINDS, Columns, Offer, choose
-from .source import ChunkSource, at, chunk_at
+from .columns import KINDS, Columns, Offer, choose, choose_one
+from .source import ChunkSource, LabelColumn, at, good_chunk
 
 #: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
 _KINDS = {
     **KINDS,
     "features": {"vectors": "a matrix of numbers, a row an item"},
     "tags": {"text": "text, one an item", "vectors": "a matrix of 0 and 1"},
+    "labels": {"ints": "class numbers", "vectors": "a matrix of 0 and 1", "text": "text"},
 }
 NAMES = "tag_names"
 #: Rows of text that are read at once.
 _TEXTS = 64
 
 
-def hdf5_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
+def hdf5_source(path: Path, wanted: Columns, learn: bool, bad: BadRows | None = None) -> ChunkSource:
     """The rows of one file; a dataset in a group is named by its path, ``train/features``.
 
     Raises
@@ -78,9 +80,25 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
                 more["ids"] = found[columns.id]
             if columns.key is not None:
                 more["keys"] = [str(key) for key in found[columns.key]]
-            yield chunk_at(where, start, found[features], **more)
+            if (chunk := good_chunk(bad, where, start, found[features], **more)) is not None:
+                yield chunk
 
-    return ChunkSource(where, n, d, columns, read)
+    def labels_named(name: str | None) -> str | None:
+        more = list(offered)
+        if name and "/" in name:
+            with _opened(path, where) as root:
+                if (node := _dataset(root, name)) is not None:
+                    more.append(_offer(name, node))
+        return choose_one(where, "labels", more, name, _KINDS["labels"])
+
+    def labels(name: str) -> Any:
+        with _opened(path, where) as root, at(where, 0):
+            found = _rows(root, name, slice(None))
+            if len(found) != n:
+                raise InputError(f"dataset {name!r} has {len(found)} rows, {features!r} {n}; give one a row")
+            return label_names(found) if isinstance(found, list) else found
+
+    return ChunkSource(where, n, d, columns, read, labels=LabelColumn(labels_named, labels))
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from woh_faiss.errors import InputError
-from woh_faiss.inputs.matlab.chunks import USUAL, tags_of, usual_parts
+from woh_faiss.inputs.matlab.chunks import USUAL, labels_of, tags_of, usual_parts
 from woh_faiss.inputs.matlab.mat import open_mat
 from woh_faiss.inputs.matlab.variables import Mat, whole_numbers
 
+from .bad_rows import BadRows
 from .chunk import Chunk
-from .columns import KINDS, Columns, Offer, choose
-from .source import ChunkSource, at, chunk_at
+from .columns import KINDS, Columns, Offer, choose, choose_one
+from .source import ChunkSource, LabelColumn, at, good_chunk
 
 _KINDS = {
     **KINDS,
@@ -23,10 +24,15 @@ _KINDS = {
     "tags": {"vectors": "a matrix of 0 and 1", "sparse": "a sparse one"},
     "id": {"column": "a column of numbers"},
     "key": {"cell": "a cell array of text"},
+    "labels": {
+        "vectors": "a matrix of 0 and 1",
+        "sparse": "a sparse one",
+        "column": "a column of class numbers",
+    },
 }
 
 
-def mat_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
+def mat_source(path: Path, wanted: Columns, learn: bool, bad: BadRows | None = None) -> ChunkSource:
     """The rows of one part of a .mat file.
 
     Raises
@@ -61,9 +67,23 @@ def mat_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
             parts = {
                 name: values.rows(rows) if name == "tags" else values[rows] for name, values in more.items()
             }
-            yield chunk_at(mat.where, start, X[rows], **parts)
+            if (chunk := good_chunk(bad, mat.where, start, X[rows], **parts)) is not None:
+                yield chunk
 
-    return ChunkSource(mat.where, n, d, columns, read)
+    def labels_named(name: str | None) -> str | None:
+        if name is None:
+            named = [names for part in USUAL.values() for names in part if names.features == columns.features]
+            name = next((names.labels for names in named if names.labels in mat.variables), None)
+        return choose_one(mat.where, "labels", offered, name, _KINDS["labels"])
+
+    def labels(name: str) -> Any:
+        with at(mat.where, 0):
+            found = labels_of(mat, name, n)
+            if len(found) != n:
+                raise InputError(f"there are {len(found)} labels for {n} rows of features; give one a row")
+            return found
+
+    return ChunkSource(mat.where, n, d, columns, read, labels=LabelColumn(labels_named, labels))
 
 
 def _of_papers(mat: Mat, wanted: Columns) -> Columns:

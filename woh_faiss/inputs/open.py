@@ -17,7 +17,8 @@ from woh_faiss.errors import InputError
 from woh_faiss.io.npz import damage
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
-from .chunk import Chunk, read_chunk
+from .bad_rows import BadRows
+from .chunk import Chunk, read_good_rows
 from .columns import Columns
 from .embeddings import embedding_sources, is_embeddings
 from .source import CHUNK_SIZE, ChunkSource
@@ -41,10 +42,12 @@ class Inputs:
         One a file, or a pair of files.
     size : int or None
         Rows of a chunk; None: a chunk file is one chunk, others are cut into chunks of `CHUNK_SIZE`.
+    bad : BadRows, optional
+        What takes the rows that cannot be used; without it they are errors.
     """
 
-    def __init__(self, sources: list[ChunkSource], size: int | None) -> None:
-        self.sources, self.size = sources, size
+    def __init__(self, sources: list[ChunkSource], size: int | None, bad: BadRows | None = None) -> None:
+        self.sources, self.size, self.bad = sources, size, bad
 
     def __len__(self) -> int:
         return sum(self._count(source) for source in self.sources)
@@ -79,8 +82,14 @@ class Inputs:
                 lines.setdefault(source.columns, f"{source.where}: {', '.join(guesses)}")
         return list(lines.values())
 
+    def notes(self, wanted: Columns) -> list[str]:
+        """Lines for a person: what was guessed, and what was left out."""
+        return self.guessed(wanted) + [source.note for source in self.sources if source.note]
+
     def count(self) -> int:
-        """Items of all inputs; a chunk file is read for it."""
+        """Items of all inputs; a chunk file is read for it, and all where bad rows are left out."""
+        if self.bad is not None:
+            return sum(len(piece.chunk) for piece in Inputs.pieces(self))
         n = 0
         for source in self.sources:
             n += sum(map(len, source.read(None))) if source.n is None else source.n
@@ -104,6 +113,7 @@ def open_inputs(
     columns: Columns | None = None,
     chunk_size: int | None = None,
     learn: bool = False,
+    bad: BadRows | None = None,
 ) -> Inputs:
     """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
 
@@ -118,6 +128,9 @@ def open_inputs(
         `CHUNK_SIZE`. No chunk crosses from one file to the next.
     learn : bool
         Whether tags are needed.
+    bad : BadRows, optional
+        Takes rows whose features are missing, of another length or not finite, or whose id or key is missing;
+        without it they are errors.
 
     Raises
     ------
@@ -127,8 +140,8 @@ def open_inputs(
     if chunk_size is not None:
         chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)
     wanted = columns or Columns()
-    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn)]
-    inputs = Inputs(sources, chunk_size)
+    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn, bad)]
+    inputs = Inputs(sources, chunk_size, bad)
     if not len(inputs):
         raise InputError(
             f"{validate.listed([*map(display_path, paths)])} has no rows; give at least one item"
@@ -144,37 +157,37 @@ def open_inputs(
 
 
 def _sources(
-    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool
+    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool, bad: BadRows | None
 ) -> list[ChunkSource]:
     file = Path(os.fsdecode(path))
     with budget.reading(display_path(file)), damage(display_path(file)):
         if file.is_dir():
             if is_embeddings(file):
-                return embedding_sources(file, wanted, learn)
+                return embedding_sources(file, wanted, learn, bad)
             if not (file / "features.npy").exists() and has_tables(file):
-                return folder_sources(file, wanted, learn)
+                return folder_sources(file, wanted, learn, bad)
         elif file.is_file():
             with file.open("rb") as stream:
                 start = stream.read(520)
             if is_arrow(start):
-                return [table_source(file, wanted, learn)]
+                return [table_source(file, wanted, learn, bad=bad)]
             if start.startswith(b"MATLAB"):
                 from .mat import mat_source
 
-                return [mat_source(file, wanted, learn)]
+                return [mat_source(file, wanted, learn, bad)]
             if start.startswith(b"\x89HDF"):
                 from .hdf5 import hdf5_source
 
-                return [hdf5_source(file, wanted, learn)]
+                return [hdf5_source(file, wanted, learn, bad)]
             if not start.startswith((b"PK", npy.MAGIC_PREFIX)):
                 raise InputError(
                     f"{display_path(file)} is none of .npz, .npy, Parquet, Arrow, Feather, HDF5 and "
                     f".mat (it starts with {start[:8]!r}); docs/inputs.md shows how each is written"
                 )
-    return [_chunk_file(file, wanted, size)]
+    return [_chunk_file(file, wanted, size, bad)]
 
 
-def _chunk_file(file: Path, wanted: Columns, size: int | None) -> ChunkSource:
+def _chunk_file(file: Path, wanted: Columns, size: int | None, bad: BadRows | None) -> ChunkSource:
     """An .npz, a folder of .npy or an .npy, whose arrays have their names."""
     where = display_path(file)
     if any(wanted):
@@ -183,7 +196,9 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None) -> ChunkSource:
         )
 
     def read(step: int | None) -> Iterator[Chunk]:
-        chunk = read_chunk(file)
+        chunk = read_good_rows(file, bad)
+        if chunk is None:
+            return
         if step is None:
             yield chunk
             return
@@ -196,5 +211,8 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None) -> ChunkSource:
 
     if size is None:
         return ChunkSource(where, None, None, wanted, read)
-    n, d = read_chunk(file).features.shape
+    whole = read_good_rows(file, bad)
+    if whole is None:
+        return ChunkSource(where, 0, None, wanted, read)
+    n, d = whole.features.shape
     return ChunkSource(where, n, d, wanted, read)

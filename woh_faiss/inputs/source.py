@@ -7,14 +7,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from woh_faiss import budget
 from woh_faiss.errors import InputError, MemoryBudgetError
+from woh_faiss.tags.tag_lists import TagLists
 
+from .bad_rows import BadRows, of_features
 from .chunk import Chunk
 from .columns import Columns
 
 #: Rows of a chunk unless a user says otherwise: as many as the first round of a good index has.
 CHUNK_SIZE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class LabelColumn:
+    """Where labels of a file may be; they are read for evaluation only.
+
+    Attributes
+    ----------
+    choose : callable
+        The column that is meant by a name, or None for none there; None guesses.
+    read : callable
+        All labels in a column: a 0/1 matrix (n, L), class numbers (n,), or n lists of classes' names.
+    """
+
+    choose: Callable[[str | None], str | None]
+    read: Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +54,10 @@ class ChunkSource:
         What its columns (or arrays) are called, None for those that are not there.
     read : callable
         The chunks, of so many rows each and what is left over in the last; None for all rows in one.
+    note : str, optional
+        What a person should know of what was taken.
+    labels : LabelColumn, optional
+        None for a chunk file, whose chunks have them.
     """
 
     where: str
@@ -40,12 +65,35 @@ class ChunkSource:
     d: int | None
     columns: Columns
     read: Callable[[int | None], Iterator[Chunk]]
+    note: str | None = None
+    labels: LabelColumn | None = None
 
 
 def chunk_at(where: str, start: int, features: Any, **values: Any) -> Chunk:
     """`Chunk.of` rows from `start` on; its errors say where."""
     with at(where, start):
         return Chunk.of(features, **values)
+
+
+def good_chunk(bad: BadRows | None, where: str, start: int, features: Any, **more: Any) -> Chunk | None:
+    """As `chunk_at`, of the rows without a fault if `bad` takes the others; None where none is left."""
+    if bad is not None:
+        kept = bad.kept(where, start, len(features), of_features(np.asarray(features)))
+        if not kept.any():
+            return None
+        if not kept.all():
+            features = features[kept]
+            more = {name: selected(values, kept) for name, values in more.items()}
+    return chunk_at(where, start, features, **more)
+
+
+def selected(values: Any, kept: NDArray[np.bool_]) -> Any:
+    """The values of the rows that are kept: of an array, a list or tags."""
+    if isinstance(values, TagLists):
+        return values.rows(kept).own()
+    if isinstance(values, np.ndarray):
+        return values[kept]
+    return [value for value, keep in zip(values, kept.tolist(), strict=True) if keep]
 
 
 @contextmanager

@@ -21,8 +21,7 @@ from woh_faiss.index.code_files import write_codes
 from woh_faiss.inputs import arrow_values as values
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.blocks import BLOCK, Rows
-from woh_faiss.learner.estimator import encoded
-from woh_faiss.learner.hasher import Hasher
+from woh_faiss.learner.hasher import Hasher, encoded
 
 from .dask import Cluster, Distributed, cluster_of, distributed_features
 

@@ -13,11 +13,13 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
+from woh_faiss.display import display_text
 from woh_faiss.errors import InputError
 
 from .documents import LEARN_FROM, Documents, Entry, tag_lists_of
+from .metadata_filter import compiled
 
-#: Which documents may be answers: a function of a Document, or values that their metadata must have.
+#: Which documents may be answers: a function of a Document, or a dict as `metadata_filter.compiled` has it.
 Filter = Callable[[Document], bool] | Mapping[str, Any]
 
 
@@ -106,7 +108,12 @@ class WOHVectorStore(VectorStore):
         return store
 
     def add_documents(
-        self, documents: list[Document], *, ids: Sequence[str | None] | None = None, **kwargs: Any
+        self,
+        documents: list[Document],
+        *,
+        ids: Sequence[str | None] | None = None,
+        batch_size: int | None = None,
+        **kwargs: Any,
     ) -> list[str]:
         """Add documents, or put them in the place of those with the same ids; returns their ids.
 
@@ -116,8 +123,10 @@ class WOHVectorStore(VectorStore):
             Metadata must be JSON values. Those without an id get one.
         ids : list of str, optional
             Instead of the documents' own.
+        batch_size : int, optional
+            Taken, for LangChain's indexing gives it, and of no effect: all go into one commit.
         **kwargs
-            What LangChain passes to other stores; not used.
+            None are known: what other stores take is refused by name.
 
         Raises
         ------
@@ -126,6 +135,7 @@ class WOHVectorStore(VectorStore):
         LockedError, StoreError
             As `WOHIndex.update`.
         """
+        _refuse("add_documents", kwargs)
         given = [document.id for document in documents] if ids is None else list(ids)
         if len(given) != len(documents):
             raise InputError(
@@ -151,7 +161,8 @@ class WOHVectorStore(VectorStore):
         return self.documents.learn()
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
-        """Remove documents by id, or all; ids that are not there are ignored."""
+        """Remove documents by id, or all; ids that are not there are ignored, and other arguments refused."""
+        _refuse("delete", kwargs, "; give ids")
         self.documents.delete(ids)
         return True
 
@@ -178,8 +189,9 @@ class WOHVectorStore(VectorStore):
         filter : callable or dict, optional
             As `similarity_search_with_score`.
         **kwargs
-            What LangChain passes to other stores; not used.
+            None are known: what other stores take is refused by name.
         """
+        _refuse("similarity_search", kwargs)
         return [document for document, _ in self.similarity_search_with_score(query, k, filter=filter)]
 
     def similarity_search_by_vector(
@@ -201,8 +213,9 @@ class WOHVectorStore(VectorStore):
         filter : callable or dict, optional
             As `similarity_search_with_score`.
         **kwargs
-            What LangChain passes to other stores; not used.
+            None are known: what other stores take is refused by name.
         """
+        _refuse("similarity_search_by_vector", kwargs)
         found = self.similarity_search_with_score_by_vector(embedding, k, filter=filter)
         return [document for document, _ in found]
 
@@ -223,10 +236,10 @@ class WOHVectorStore(VectorStore):
         k : int
             Documents wanted.
         filter : callable or dict, optional
-            A function of a Document, true where it may be an answer; or values that its metadata must equal.
-            It is evaluated for every document.
+            A function of a Document, true where it may be an answer; or a dict of values that its metadata
+            must have, or of operators: see `metadata_filter.compiled`. It is evaluated for every document.
         **kwargs
-            What LangChain passes to other stores; not used.
+            None are known: what other stores take is refused by name.
 
         Returns
         -------
@@ -234,6 +247,7 @@ class WOHVectorStore(VectorStore):
             Scores as `Documents.search`: a cosine, of embeddings before the first round, of what the hash
             function makes of the query and of codes after it. The two cannot be compared.
         """
+        _refuse("similarity_search_with_score", kwargs)
         return self.similarity_search_with_score_by_vector(
             self._embedding.embed_query(query), k, filter=filter
         )
@@ -284,8 +298,9 @@ class WOHVectorStore(VectorStore):
         filter : callable or dict, optional
             As `similarity_search_with_score`.
         **kwargs
-            What LangChain passes to other stores; not used.
+            None are known: what other stores take is refused by name.
         """
+        _refuse("max_marginal_relevance_search", kwargs)
         return self.max_marginal_relevance_search_by_vector(
             self._embedding.embed_query(query), k, fetch_k, lambda_mult, filter=filter
         )
@@ -313,8 +328,9 @@ class WOHVectorStore(VectorStore):
         filter : callable or dict, optional
             As `similarity_search_with_score`.
         **kwargs
-            What LangChain passes to other stores; not used.
+            None are known: what other stores take is refused by name.
         """
+        _refuse("max_marginal_relevance_search_by_vector", kwargs)
         found = self.similarity_search_by_vector(embedding, fetch_k, filter=filter)
         if not found:
             return []
@@ -334,8 +350,17 @@ def _keep(filter_: Filter | None) -> Callable[[Entry], bool] | None:
         return None
     if callable(filter_):
         return lambda entry: bool(filter_(_document(entry)))
-    if not isinstance(filter_, Mapping):
-        raise InputError(f"filter is a {type(filter_).__name__}, expected a function of a Document or a dict")
-    wanted = dict(filter_)
-    missing = object()
-    return lambda entry: all(entry.metadata.get(key, missing) == value for key, value in wanted.items())
+    matches = compiled(filter_)
+    return lambda entry: matches(entry.metadata)
+
+
+def _refuse(method: str, unknown: Mapping[str, Any], more: str = "") -> None:
+    """InputError for arguments that other stores take and this one would ignore."""
+    if unknown:
+        name = sorted(unknown)[0]
+        ways = {
+            "where": "; give filter=",
+            "score_threshold": "; give it to similarity_search_with_relevance_scores, or to a retriever of "
+            'search_type="similarity_score_threshold"',
+        }
+        raise InputError(f"{method} takes no {display_text(name)}{more or ways.get(name, '; leave it out')}")

@@ -16,7 +16,7 @@ from woh_faiss.tags.vocabulary import NormalisedTags, Vocabulary, mean_vectors, 
 
 from .blocks import Features, split_blocks
 from .config import PARAMETERS, WOHConfig, merged
-from .hasher import Hasher
+from .hasher import Hasher, encoded
 from .kernel import Matrix
 from .round_start import RoundStart, TaggedChunk, valid_chunk
 from .semantic_start import remembered
@@ -474,11 +474,6 @@ def _tag_outlier(items: Items, block: Codes, P: Matrix) -> NDArray[np.int64]:
         axis=1
     )
     return tag_outlier
-
-
-def encoded(X: NDArray[Any], hasher: Hasher) -> NDArray[np.uint8]:
-    """`Hasher.encode` of a block of rows."""
-    return hasher.encode(X)
 
 
 def _encoded(features: Features, wanted: NDArray[np.bool_] | None, hasher: Hasher) -> NDArray[np.uint8]:

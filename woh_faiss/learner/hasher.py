@@ -247,3 +247,8 @@ class Hasher:
             raise InputError(
                 f"{where} is not a hash function ({what}); write it with index.hasher.save(...)"
             ) from error
+
+
+def encoded(X: NDArray[Any], hasher: Hasher) -> NDArray[np.uint8]:
+    """`Hasher.encode` of a block of rows."""
+    return hasher.encode(X)

@@ -26,6 +26,8 @@ _NO_ROUND: dict[str, Any] = {
     **{"round": 0, "end_row": 0, "ntotal": 0},
     **{"model": None, "model_digest": None, "time": 0.0, "checksum": ""},
 }
+#: Letters at the end of a key by which others are alike.
+_ALIKE = 6
 #: Rounds among which one with rows is looked for.
 _NEWEST = 64
 
@@ -333,6 +335,20 @@ def items(
         for row, id_, key, tags_, number, _ in rows
         if stale or row < seen.rows
     ], stale
+
+
+def near_keys(connection: sqlite3.Connection, key: str) -> list[str]:
+    """Keys that may be meant by one that no item has: its neighbours in order, and those that end like it."""
+    end = key[-_ALIKE:].replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    found: list[str] = []
+    for select, value in (
+        ("SELECT key FROM items WHERE key >= ? ORDER BY key LIMIT 50", key),
+        ("SELECT key FROM items WHERE key < ? ORDER BY key DESC LIMIT 50", key),
+        ("SELECT key FROM items WHERE key LIKE ? ESCAPE '\\' LIMIT 200", f"%{end}"),
+    ):
+        rows = connection.execute(select, (value,))
+        found += [name for (name,) in cell_types.all_typed("items", rows, {"key": str})]
+    return list(dict.fromkeys(found))
 
 
 def tag_outliers(connection: sqlite3.Connection, last: int, most: int) -> list[tuple[int, int, int]]:

@@ -7,7 +7,7 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,8 +71,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def publish(unfinished: Path, final: Path) -> None:
-    """The folder `unfinished` under its own name, which survives a power cut once this returns."""
+    """The folder `unfinished` under its own name, which survives a power cut once this returns.
+
+    An empty folder of that name gives its place, mode and, where that may be, owner.
+    """
     with failures(final, "create"):
+        if final.exists():
+            old = final.stat()
+            with suppress(PermissionError):  # only root gives a folder away
+                os.chown(unfinished, old.st_uid, old.st_gid)
+            unfinished.chmod(stat.S_IMODE(old.st_mode))
         with step(f"rename {final.name}"):
             unfinished.rename(final)
         sync_folder(final.parent)

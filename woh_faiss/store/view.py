@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -136,6 +137,16 @@ class View:
     def id_of_key(self, key: str) -> int | None:
         """The id of the item with this key, None if no item has it."""
         return next(iter(self._found("key", [key])), None)
+
+    def near_keys(self, key: str) -> list[str]:
+        """Up to three keys like one that no item has, the likest first."""
+        found = database.read(self.folder, lambda connection: catalog.near_keys(connection, key))
+        return difflib.get_close_matches(key, found, 3)
+
+    def live_ids(self) -> NDArray[np.int64]:
+        """The ids of all items, (ntotal,), in the order of their rows."""
+        found: NDArray[np.int64] = np.asarray(self.ids[self._alive], np.int64)
+        return found
 
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """The stored codes of `ids`, (n, d // 8); StoreError names the first id that is not there."""

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from woh_faiss.errors import InputError, StoreError
 
 from .tag_lists import TagLists, row_ends
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from .word_vectors import WordVectors
 
 #: White space, underscores, hyphens and the dashes that phones and word processors put in their place.
@@ -213,6 +214,8 @@ class Vocabulary:
 
     def incidence(self, tags: TagLists | NormalisedTags) -> csr_array:
         """Y (n, c) of n items: float64 CSR of 0 and 1, sorted columns; unknown tags are left out."""
+        from scipy.sparse import csr_array  # which learning needs and encoding does not
+
         tags = normalised(tags)
         columns = np.array([self._columns.get(name, -1) for name in tags.names], np.int64)[tags.columns]
         rows, columns = tags.rows[columns >= 0], columns[columns >= 0]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from . import paper
 from .cells import NAMES, Cell, Setting, cells
-from .measuring import measure
+from .measuring import check_cells, measure
 from .records import Records
 from .report import write
 
-__all__ = ["NAMES", "Cell", "Setting", "cells", "measure", "paper", "Records", "write"]
+__all__ = ["NAMES", "Cell", "Setting", "cells", "check_cells", "measure", "paper", "Records", "write"]

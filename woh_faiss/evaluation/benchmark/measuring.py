@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
@@ -15,7 +16,7 @@ from woh_faiss.evaluation.baselines.faiss_yardsticks import MAKERS, ranker
 from woh_faiss.evaluation.datasets import cut
 from woh_faiss.evaluation.metrics import Distance, cosine, hamming, l2, query_blocks
 from woh_faiss.evaluation.quality import Quality, ScoreRanking, StreamInstanceBits, quality
-from woh_faiss.evaluation.streaming import parts, split, stream
+from woh_faiss.evaluation.streaming import check_data, parts, split, stream
 from woh_faiss.inputs.chunk import Chunk, TagLists
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.estimator import WOH
@@ -52,6 +53,15 @@ class _Recording:
         return learned if told is None else np.asarray(told(X, learned))
 
 
+def check_cells(chunk: Chunk, planned: Iterable[Cell]) -> None:
+    """InputError where the items lack the labels or tags that these cells need."""
+    check_data(chunk, any(_learns(cell) for cell in planned))
+
+
+def _learns(cell: Cell) -> bool:
+    return cell.method in OWN or cell.method in METHODS or cell.method == TWIN
+
+
 def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | None = None) -> dict[str, Any]:
     """Measure one cell.
 
@@ -80,6 +90,7 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
     InputError
         As `streaming.stream`.
     """
+    check_cells(chunk, [cell])
     held_out, rest = split(chunk, np.arange(setting.own) if setting.own else setting.queries, cell.seed)
     chunks = cut(len(rest), setting.size) if setting.size else setting.chunks
     n_rounds = len(chunks) if isinstance(chunks, list) else chunks
@@ -87,7 +98,7 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
     asked, held = labels[held_out], labels[rest]
     X, everything = chunk.features[held_out], chunk.features[rest]
     distinct, distance, falling = None, cast(Distance, hamming), None
-    if cell.method in OWN or cell.method in METHODS or cell.method == TWIN:
+    if _learns(cell):
         own = {"preset": OWN[cell.method], **cell.hyper} if cell.method in OWN else {}
         twin = cell.method == TWIN
         assert cell.bits is not None  # noqa: S101 - tells mypy: `cells` gives them lengths

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
-from woh_faiss.inputs.chunk import Chunk, concatenate, read_chunk
+from woh_faiss.inputs.chunk import Chunk, concatenate
+from woh_faiss.inputs.labelled import read_labelled
 from woh_faiss.inputs.matlab.chunks import own_split, parts_of, read_mat
 
 from .mirflickr import mirflickr
@@ -16,8 +18,8 @@ from .nus_wide import NusWide
 from .synthetic import synthetic
 
 
-def _files(*places: str) -> Chunk:
-    return concatenate([read_chunk(place) for place in places], [*places])
+def _files(*places: str, **reading: Any) -> Chunk:
+    return read_labelled(places, learn=False, **reading)
 
 
 def _nus_wide(folder: str, features: str | None = None) -> Chunk:
@@ -34,7 +36,7 @@ def _synthetic(n: str) -> Chunk:
 
 #: Name: (what reads it, what it takes, the least and the most of those).
 SETS: dict[str, tuple[Callable[..., Chunk], str, int, int]] = {
-    "files": (_files, "chunk files", 1, 1 << 20),
+    "files": (_files, "files or folders of labelled items", 1, 1 << 20),
     "mirflickr25k": (mirflickr, "FOLDER and FEATURES", 2, 2),
     "nus-wide": (_nus_wide, "FOLDER and, if they are yours, FEATURES", 1, 2),
     "mat": (read_mat, "a FILE and, if it has several, the PART", 1, 2),
@@ -42,7 +44,7 @@ SETS: dict[str, tuple[Callable[..., Chunk], str, int, int]] = {
 }
 
 
-def with_split(name: str, places: Sequence[str | Path]) -> tuple[Chunk, int]:
+def with_split(name: str, places: Sequence[str | Path], **reading: Any) -> tuple[Chunk, int]:
     """As `load`, and how many items at its head are the set's own queries: 0 if it brings no split.
 
     A .mat file without a PART brings one if it has both a train and a test part.
@@ -50,11 +52,11 @@ def with_split(name: str, places: Sequence[str | Path]) -> tuple[Chunk, int]:
     if name == "mat" and len(places) == 1 and {"train", "test"} <= parts_of(places[0]):
         with budget.reading(display_path(places[0])):
             return own_split(places[0])
-    return load(name, places), 0
+    return load(name, places, **reading), 0
 
 
-def load(name: str, places: Sequence[str | Path]) -> Chunk:
-    """The set `name` of `SETS` at these places, as one chunk.
+def load(name: str, places: Sequence[str | Path], **reading: Any) -> Chunk:
+    """The set `name` of `SETS` at these places, as one chunk; `reading` are `read_labelled`'s, of files.
 
     Raises
     ------
@@ -67,4 +69,4 @@ def load(name: str, places: Sequence[str | Path]) -> Chunk:
     if not least <= len(places) <= most:
         raise InputError(f"{len(places)} arguments were given for {name}, expected {wanted}")
     with budget.reading(", ".join(map(display_path, places))):
-        return read(*map(str, places))
+        return read(*map(str, places), **reading)

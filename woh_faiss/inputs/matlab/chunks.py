@@ -104,7 +104,7 @@ def _part(
     n = X.shape[0]
     try:
         lists = None if names.tags is None else tags_of(mat, names.tags, n, tag_names)
-        marks = None if names.labels is None else _labels(mat, names.labels, n)
+        marks = None if names.labels is None else labels_of(mat, names.labels, n)
         return Chunk.of(X if isinstance(X, np.ndarray) else X[0:n], lists, labels=marks)
     except InputError as error:
         if str(error).startswith(mat.where) or isinstance(error, MemoryBudgetError):
@@ -185,7 +185,8 @@ def _texts(mat: Mat, name: str) -> list[str]:
     return [text.strip() for text in validate.texts(mat.read(name), f"variable {name!r}", "entry")]
 
 
-def _labels(mat: Mat, name: str, n: int) -> NDArray[Any]:
+def labels_of(mat: Mat, name: str, n: int) -> NDArray[Any]:
+    """Labels of a variable: a matrix of 0 and 1, or class numbers (n,)."""
     L = mat.read(name)
     if hasattr(L, "toarray"):
         if L.shape[0] != n or L.shape[1] > MOST_CLASSES:
