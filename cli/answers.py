@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: Queries that are searched and described at once.
 BATCH = 64
 #: Heads of the columns that say why.
-WHY = ("kind", "instance", "predicted")
+WHY = ("kind", "instance", "predicted", "trust")
 
 
 class Query(NamedTuple):
@@ -29,7 +29,7 @@ class Query(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A query, its neighbours in order, and by id why: kind, instance, tags its code predicts."""
+    """A query, its neighbours in order, and by id why: kind, instance, tags its code predicts, trust."""
 
     asked: Query
     found: Sequence[Neighbour]
@@ -39,7 +39,8 @@ class Answer(NamedTuple):
         """The cells of `WHY` for one neighbour, empty where there is nothing to say."""
         why = self.explained[id_]
         terms = [f"{why[name]:.3f}" if name in why else "" for name in ("kind", "instance")]
-        return [*terms, ", ".join(f"{tag} {score:.2f}" for tag, score in why["predicted"])]
+        predicted = ", ".join(f"{tag} {score:.2f}" for tag, score in why["predicted"])
+        return [*terms, predicted, f"{why['trust']:.2f}"]
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _answers(index: WOHIndex, asked: QueryBatch, how: SearchOptions, explain: bo
         if how.remote is not None:
             I = _held(I, found)
         for row, hits, ids, terms in zip(rows, found, I, how.terms(index, asked, rows, D, I), strict=True):
-            why = {hit.id: {"predicted": predicted.get(hit.id, [])} for hit in hits}
+            why = {hit.id: {"predicted": predicted.get(hit.id, []), "trust": hit.trust} for hit in hits}
             for id_, (kind, instance) in zip(ids.tolist(), terms or [], strict=False):
                 if id_ in why:
                     why[id_] = {"kind": round(kind, 4), "instance": round(instance, 4), **why[id_]}

@@ -18,21 +18,21 @@ from .options import index_option, json_option, print_json
     "--tags", "n_tags", type=click.IntRange(min=0), default=10, show_default=True, help="Tags to list."
 )
 @click.option(
-    "--tag-outliers",
-    "n_tag_outliers",
+    "--doubted",
+    "n_doubted",
     type=click.IntRange(min=0),
     default=5,
     show_default=True,
-    help="Items to list whose tags and features disagree most.",
+    help="Items to list whose tags are trusted least.",
 )
 @one_line_errors
-def info(index_path: Path, as_json: bool, n_tags: int, n_tag_outliers: int) -> None:
+def info(index_path: Path, as_json: bool, n_tags: int, n_doubted: int) -> None:
     """Show rounds, items, bits, tags, sizes, model and health of the index.
 
     For the codes of each round: balance (0.5 at best) and entropy (1 at best) of a bit, the largest
     correlation of two, the share of distinct codes, and of items with a tag that is learned from. For the
     hash function: the share of bits that differ from an earlier one that is kept (see build --keep-models).
-    For the items: those where tags and features disagree in the most bits; wrong tags show up here.
+    For the items: those whose tags are trusted least, as features foretell others.
 
     \b
     Example:
@@ -41,8 +41,8 @@ def info(index_path: Path, as_json: bool, n_tags: int, n_tag_outliers: int) -> N
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        health = index.health(n_tag_outliers)
-        facts = index.info(n_tags) | {name: health[name] for name in ("drift", "tag_outliers")}
+        health = index.health(n_doubted)
+        facts = index.info(n_tags) | {name: health[name] for name in ("drift", "doubted")}
     if as_json:
         print_json(facts)
         return

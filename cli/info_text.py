@@ -55,13 +55,13 @@ def drift(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-def outliers(facts: dict[str, Any]) -> Cells:
-    """Items whose tags and features disagree."""
+def doubted(facts: dict[str, Any]) -> Cells:
+    """Items whose tags are trusted least."""
     rows = [
-        [str(item["id"]), item["key"] or "", str(item["differ"]), ", ".join(item["tags"])]
-        for item in facts["tag_outliers"]
+        [str(item["id"]), item["key"] or "", f"{item['trust']:.3f}", ", ".join(item["tags"])]
+        for item in facts["doubted"]
     ]
-    return Cells(["id", "key", "bits", "tags"], rows)
+    return Cells(["id", "key", "trust", "tags"], rows)
 
 
 def _ann(made: dict[str, Any]) -> str:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Items that are looked up at once.
 BATCH = 1000
+#: Fields of an item that JSON has.
+SHOWN = ("id", "key", "tags", "round", "trust")
 
 
 @click.command()
@@ -30,7 +32,7 @@ BATCH = 1000
 def items(index_path: Path, match: str | None, limit: int | None, as_json: bool) -> None:
     """List items in the order they were appended: id, key and tags, separated by tabs.
 
-    A JSON line is one item: id, key, tags and round.
+    A JSON line is one item: id, key, tags, round, and trust, how far its tags are trusted (0 to 1).
 
     \b
     Example:
@@ -44,7 +46,15 @@ def items(index_path: Path, match: str | None, limit: int | None, as_json: bool)
         for item in islice(_items(index, match), limit):
             found += 1
             if as_json:
-                print_json({"id": item.id, "key": item.key, "tags": item.tags, "round": item.round})
+                print_json(
+                    {
+                        "id": item.id,
+                        "key": item.key,
+                        "tags": item.tags,
+                        "round": item.round,
+                        "trust": item.trust,
+                    }
+                )
             else:
                 _print_cells(item.id, item.key or "", ", ".join(item.tags))
         if not found:

@@ -92,9 +92,9 @@ def print_info(facts: dict[str, Any]) -> None:
         out.print(table)
     for line in info_text.drift(facts):
         out.print(f"  {line}")
-    if facts["tag_outliers"]:
-        table = Table(title="tags and features disagree", title_justify="left", box=box.SIMPLE_HEAD)
-        heads, rows = info_text.outliers(facts)
+    if facts["doubted"]:
+        table = Table(title="tags trusted least", title_justify="left", box=box.SIMPLE_HEAD)
+        heads, rows = info_text.doubted(facts)
         for head in heads:
             table.add_column(head, justify="right" if head in ("id", "bits") else "left", overflow="fold")
         for row in rows:

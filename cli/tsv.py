@@ -44,7 +44,7 @@ def print_info(facts: dict[str, Any]) -> None:
     for title, cells in (
         ("", info_text.history(facts)),
         ("", info_text.codes(facts)),
-        ("tags and features disagree", info_text.outliers(facts)),
+        ("tags trusted least", info_text.doubted(facts)),
     ):
         if cells.rows:
             _write([])

@@ -68,7 +68,7 @@ def test_a_map_that_is_not_kept_gives_the_same_round(monkeypatch, preset):
             small.setattr(blocks, "MEMORY", 0)
             remade.partial_fit(X, tags)
         assert_array_equal(remade.codes_, kept.codes_)
-        assert_array_equal(remade.tag_outlier_, kept.tag_outlier_)
+        assert_array_equal(remade.trust_, kept.trust_)
         for name, value in kept.state().items():
             assert_array_equal(remade.state()[name], value, err_msg=name)
 

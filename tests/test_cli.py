@@ -99,8 +99,8 @@ def test_explained_terms_add_up(here):
         assert line["kind"] + line["instance"] == pytest.approx(line["score"], abs=2e-4)
         assert 0 <= line["instance"] <= 1
     head, row = (run("query", "--id", 3, "-k", 1, "--explain").stdout.splitlines())[:2]
-    assert head.split("\t")[6:] == ["kind", "instance", "predicted"]
-    assert row.count("\t") == 8
+    assert head.split("\t")[6:] == ["kind", "instance", "predicted", "trust"]
+    assert row.count("\t") == 9
 
 
 def test_a_folder_is_a_chunk_too(here):

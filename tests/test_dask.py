@@ -74,7 +74,7 @@ def cut(X, parts):
 def differing(one, other):
     """Names of what is not the same to the bit."""
     arrays = [
-        woh.state() | {name: getattr(woh, name) for name in ("codes_", "trained_", "tag_outlier_", "trust_")}
+        woh.state() | {name: getattr(woh, name) for name in ("codes_", "trained_", "trust_")}
         for woh in (one, other)
     ]
     assert arrays[0].keys() == arrays[1].keys()

@@ -133,7 +133,7 @@ def harmless(text):
 ASKED = {
     "query": ("query", "q.npz", "-k", "28", "--explain"),
     "query of an item": ("query", "--key", f"5{ATTACKS[5]}", "-k", "28"),
-    "info": ("info", "--tags", "40", "--tag-outliers", "28"),
+    "info": ("info", "--tags", "40", "--doubted", "28"),
     "verify": ("verify",),
     "an error": ("update", f"no{ATTACKS[1]}.npz"),
     "a usage error": ("query", "--allow", f"none{ATTACKS[0]}", "--id", "1"),

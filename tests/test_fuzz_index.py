@@ -62,12 +62,11 @@ CELLS_OF = {
     ],
     "tags": ["tag", '"column"', "count"],
     "vectors": ["tag", "vector"],
-    "items": ["id", "row", "key", "tags", "round", "crc"],
-    "removed": ["row", "id", "key", "tags", "round", "crc", "removed"],
+    "items": ["id", "row", "key", "tags", "round", "trust", "crc"],
+    "removed": ["row", "id", "key", "tags", "round", "trust", "crc", "removed"],
     "dead": ["block", "count", "bits", "crc"],
     "undo": ["round", "tags"],
     "spent": ["digest"],
-    "tag_outliers": ["id", "round", "bits"],
     "early_features": ["row", "x"],
 }
 
@@ -84,7 +83,6 @@ KEY_OF = {
         "dead": "block",
     },
     "spent": "digest",
-    "tag_outliers": "id",
     "early_features": "row",
 }
 #: Other values of the fields that `meta.state` holds.

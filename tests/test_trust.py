@@ -10,7 +10,7 @@ from woh_faiss.learner import blocks
 from woh_faiss.learner.blocks import split_blocks
 from woh_faiss.learner.kernel import Kernel, unit_rows
 from woh_faiss.learner.semantic_start import main_directions
-from woh_faiss.learner.trust import differing, trusts
+from woh_faiss.learner.trust import trusts
 
 
 def foretold(n, wrong, noise=1.0):
@@ -27,9 +27,6 @@ def foretold(n, wrong, noise=1.0):
 def test_wrong_tags_are_told_from_right_ones(wrong):
     Gv, Gt, swapped = foretold(1000, wrong)
     trust = np.concatenate(trusts(split_blocks(Gv), split_blocks(Gt)).gathered())
-    differ = differing(split_blocks(Gv), split_blocks(Gt))
-    assert_array_equal(differ, ((Gv >= 0) != (Gt >= 0)).sum(axis=1))
-    assert differ[swapped].mean() > 2 * differ[~swapped].mean()
     assert trust[swapped].mean() < 0.1
     assert trust[~swapped].mean() > 0.9
     assert (trust > 0).all()

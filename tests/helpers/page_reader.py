@@ -73,7 +73,9 @@ def written(path, answers, folder=None, measure="distance", about="1 query"):
 
 def answer(key, tags=("tag",), predicted=(("tag", 0.5),), tags_asked=None, name=None, distance=3):
     asked = Query(name or key or "row 0", key, tags_asked)
-    return Answer(asked, [Neighbour(7, key, distance, list(tags))], {7: {"predicted": list(predicted)}})
+    return Answer(
+        asked, [Neighbour(7, key, distance, list(tags))], {7: {"predicted": list(predicted), "trust": 1.0}}
+    )
 
 
 def saved(image, path, **options):

@@ -9,7 +9,7 @@ from woh_faiss.store.table_checksums import crc
 def reseal(connection):
     """Renew the checksums of rows and of tables, of an open connection; the caller commits."""
     for table, key in (("items", "id"), ("removed", "row")):
-        rows = connection.execute(f"SELECT {key}, id, key, tags, round FROM {table}").fetchall()  # noqa: S608
+        rows = connection.execute(f"SELECT {key}, id, key, tags, round, trust FROM {table}").fetchall()  # noqa: S608
         connection.executemany(
             f"UPDATE {table} SET crc = ? WHERE {key} = ?",  # noqa: S608
             [(crc(cells), at) for at, *cells in rows],

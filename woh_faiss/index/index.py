@@ -700,7 +700,7 @@ class WOHIndex:
         items = view.find(found)
         view.check_missing([i for i in found if i not in items])  # `compact` may have erased some meanwhile
         return [
-            [Neighbour(i, items[i].key, d, items[i].tags) for d, i in zip(*row, strict=True) if i in items]
+            [_neighbour(items[i], d) for d, i in zip(*row, strict=True) if i in items]
             for row in zip(distances, ids, strict=True)
         ]
 
@@ -827,7 +827,7 @@ class WOHIndex:
         return index_state.info(self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags)
 
     def health(self, most: int = 10) -> dict[str, Any]:
-        """Quality of the codes, and items whose tags and features disagree.
+        """Quality of the codes, and items whose tags are trusted least.
 
         Parameters
         ----------
@@ -841,9 +841,8 @@ class WOHIndex:
             much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that
             is kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that
             differ with the newest hash function, and ``bits``, the same a bit. Stored codes do not change.
-            ``tag_outliers``: the items whose tags and features ask for the most different bits
-            (`WOH.tag_outlier_`), worst first, with id, key, tags, round and ``differ``: wrong tags show up
-            here. The 20 worst of each round are kept.
+            ``doubted``: the items whose tags are trusted least (`WOH.trust_`), the least first, with id, key,
+            tags, round and ``trust``: wrong tags show up here.
         """
         return index_state.health(self._store, self._hasher_or_none(), validate.whole_number(most, "most", 0))
 
@@ -1173,3 +1172,7 @@ def _as_chunk(
             )
         return features
     return Chunk.of(features, tags, ids=ids, keys=keys)
+
+
+def _neighbour(item: Item, distance: float) -> Neighbour:
+    return Neighbour(item.id, item.key, distance, item.tags, item.trust)

@@ -53,17 +53,17 @@ def health(store: Store, hasher: Hasher | None, most: int) -> dict[str, Any]:
                 before = Hasher.from_arrays(model, None if "A" in model else view.anchor_rows())
                 bits = hasher.drift(before)
             drift.append({"round": number, "turned": float(bits.mean()), "bits": bits.tolist()})
-    tag_outliers = store.tag_outliers(most)
-    items = view.find([id_ for id_, _, _ in tag_outliers])
+    doubted = store.doubted(most)
+    items = view.find(doubted)
     return {
         "rounds": [
             {"round": done.round, "kind": done.kind, "n": done.n, **(done.health or {})}
             for done in store.rounds()
         ],
         "drift": drift,
-        "tag_outliers": [
-            {"id": id_, "key": item.key, "tags": item.tags, "round": number, "differ": bits}
-            for id_, number, bits in tag_outliers
+        "doubted": [
+            {"id": id_, "key": item.key, "tags": item.tags, "round": item.round, "trust": item.trust}
+            for id_ in doubted
             if (item := items.get(id_)) is not None
         ],
     }

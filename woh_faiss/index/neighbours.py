@@ -18,12 +18,14 @@ By = Literal["both", "kind", "instance", "hamming"]
 
 
 class Neighbour(NamedTuple):
-    """One answer to a query: an item, and its score, or how many bits of its code differ from the query's."""
+    """One answer to a query: an item, and its score, or how many bits of its code differ from the query's;
+    and how far its tags are trusted, 0 to 1."""
 
     id: int
     key: str | None
     distance: float
     tags: list[str]
+    trust: float = 1.0
 
 
 def valid_by(by: str, r: int, s: int) -> By:

@@ -37,9 +37,6 @@ T = TypeVar("T")
 #: What gives a chunk's features to the function it is called with: here, or on a cluster.
 WithFeatures = Callable[["WOH | None", Chunk, Callable[[Features], T]], T]
 
-#: Items a round that are remembered as those whose tags fit their features least.
-TAG_OUTLIERS = 20
-
 
 class IndexWriter:
     """Appends rounds to a store, keeping the trainer in memory from one update to the next.
@@ -162,7 +159,7 @@ class IndexWriter:
                     | (noted or {}),
                     remove=named.replaced,
                     numbered=named.numbered,
-                    tag_outliers=_worst(named.ids, trainer.tag_outlier_),
+                    trust=_kept_trust(trainer.trust_),
                     **kept(half),
                 )
             )
@@ -430,10 +427,11 @@ def _here(_trainer: WOH | None, chunk: Chunk, use: Callable[[Features], None]) -
     use(Features(chunk.features))
 
 
-def _worst(ids: NDArray[np.int64], tag_outlier: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The items (id, bits) of a round that are remembered as its tag outliers; of equal ones the earlier."""
-    order = np.argsort(-tag_outlier, kind="stable")[:TAG_OUTLIERS]
-    return [(int(ids[row]), int(tag_outlier[row])) for row in order if tag_outlier[row]]
+def _kept_trust(trust: NDArray[np.float64]) -> list[float | None] | None:
+    """What is kept of each item's trust: three digits, None for 1; None where all are 1."""
+    if (trust == 1).all():
+        return None
+    return [None if value == 1 else value for value in np.round(trust, 3).tolist()]
 
 
 def _fit(trainer: WOH) -> dict[str, float]:

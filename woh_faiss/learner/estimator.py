@@ -66,10 +66,6 @@ class WOH:
         Packed codes of the latest chunk, in its order.
     trained_ : (n,) bool
         Which of its items were learned from; the rest carry no known tag and were only encoded.
-    tag_outlier_ : (n,) int64
-        Bits that the item's tags alone would set otherwise than its features: where there are many, tags and
-        picture disagree. With a random start, bits in which its code differs from that of its features. 0
-        where nothing was learned from.
     trust_ : (n,) float64
         How far its tags are trusted, 0 to 1 (`learner.trust`): what they count. 1 where nothing was learned
         from.
@@ -334,7 +330,7 @@ class WOH:
         )
         Y = vocabulary.incidence(tags)
         trained = np.diff(Y.indptr) > 0
-        tag_outlier, trust, drift = np.zeros(n, np.int64), np.ones(n), (0.0, False)
+        trust, drift = np.ones(n), (0.0, False)
         if trained.any():
             Y_rows = features.beside(split_blocks(Y[trained]))
             if Z is None:
@@ -342,9 +338,7 @@ class WOH:
             else:
                 Z_rows, f = features.beside(split_blocks(Z[trained])), Z.shape[1]
             chunk = TaggedChunk(features, trained, Y[trained], Y_rows, Z_rows, f)
-            learned, packed, tag_outlier[trained], trust[trained], drift = self._round(
-                chunk, vocabulary.df, B0
-            )
+            learned, packed, trust[trained], drift = self._round(chunk, vocabulary.df, B0)
         elif self._learned is None:
             raise InputError(
                 f"none of the {n} items of the first chunk has a tag that was seen "
@@ -357,8 +351,7 @@ class WOH:
         self._vocabulary, self.coverage_, self.touched_ = vocabulary, coverage, touched
         self._learned_with = config, self.A, self.W0
         self._learned, self.codes_, self.trained_ = learned, packed, trained
-        self.tag_outlier_, self.trust_ = tag_outlier, trust
-        self.novelty_, self.adapted_ = drift
+        self.trust_, (self.novelty_, self.adapted_) = trust, drift
         return self
 
     def _check_params(self) -> None:
@@ -376,10 +369,9 @@ class WOH:
 
     def _round(
         self, chunk: TaggedChunk, df: Matrix, B0: ArrayLike | None
-    ) -> tuple[ModelState, NDArray[np.uint8], NDArray[np.int64], Matrix, tuple[float, bool]]:
-        """One more round, the chunk's codes (the new function's for items that took no part), of those that
-        did the bits that features alone would have set otherwise, and how far tags are trusted; and the
-        round's novelty and whether it adapted."""
+    ) -> tuple[ModelState, NDArray[np.uint8], Matrix, tuple[float, bool]]:
+        """One more round, the chunk's codes (the new function's for items that took no part), how far tags
+        of those that did are trusted, and the round's novelty and whether it adapted."""
         config, known, trained = self.config, self._learned, chunk.trained
         if known is not None:
             _same_width(chunk.f, known.stats.C5.shape[1])
@@ -400,12 +392,9 @@ class WOH:
         packed[trained] = np.concatenate(done.codes.map(_packed).gathered())[start.given :]
         if not trained.all():
             packed[~trained] = _encoded(chunk.features, ~trained, hasher)
-        tag_outlier, new = start.differ, slice(start.given, None)
-        if not semantic:
-            tag_outlier = np.concatenate(start.items.map(_tag_outlier, done.codes, done.P).gathered())
         trust = np.concatenate(start.items.map(_trust).gathered())
         state = ModelState(hasher, done.W, done.stats, memory, anchors)
-        return state, packed, tag_outlier[new], trust[new], (start.novelty, start.adapted)
+        return state, packed, trust[start.given :], (start.novelty, start.adapted)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the vocabulary and `anchors_`, as arrays by name, to go on from later.
@@ -466,14 +455,6 @@ def _packed(block: Codes) -> NDArray[np.uint8]:
 
 def _trust(items: Items) -> Matrix:
     return np.ones(len(items.B0)) if items.trust is None else items.trust
-
-
-def _tag_outlier(items: Items, block: Codes, P: Matrix) -> NDArray[np.int64]:
-    """Bits in which the codes differ from what features alone get: (b,)."""
-    tag_outlier: NDArray[np.int64] = ((items.phi @ P.astype(items.phi.dtype) >= 0) != (block.B > 0)).sum(
-        axis=1
-    )
-    return tag_outlier
 
 
 def _encoded(features: Features, wanted: NDArray[np.bool_] | None, hasher: Hasher) -> NDArray[np.uint8]:

@@ -23,7 +23,7 @@ from .statistics import Statistics, of_features, widen
 from .tag_directions import cosine, directions, rotation, unit
 from .tag_targets import TagTargets, TagWeights, decoded
 from .training_round import Codes, Items, LearnedRound
-from .trust import differing, trusts
+from .trust import trusts
 
 Matrix = NDArray[np.float64]
 
@@ -59,8 +59,6 @@ class Start:
         What is remembered of the tags, and of the first items; None where there is nothing.
     bare : (n, m)
         φ of the first items without a tag.
-    differ : (n,) int64
-        Bits that features and tags of each item alone would set otherwise; empty where nobody knows.
     novelty, adapted : float, bool
         Share of the chunk's tags that the items so far did not let expect, see `drift.novelty`; and whether
         the start is therefore another one.
@@ -74,7 +72,6 @@ class Start:
     side: TagTargets | None = None
     early: WarmupItems | None = None
     bare: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
-    differ: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     novelty: float = 0.0
     adapted: bool = False
 
@@ -114,7 +111,7 @@ def early_start(
     adapted = novelty > UNLIKE
     held_out, of_tags = split_blocks(frame.held_out), split_blocks(side.times(y, z, frame.M))
     # Features do not foretell kinds that were not there before.
-    trust, differ = None if adapted else trusts(held_out, of_tags), differing(held_out, of_tags)
+    trust = None if adapted else trusts(held_out, of_tags)
     past = Statistics.zero(r=r, m=len(kernel.A), f=f, c=c, constant=True)
     if few:
         B = _continued(early.bare_codes, bare @ frame.R)
@@ -124,7 +121,7 @@ def early_start(
     codes = [early.B[rows] for rows in block_slices(len(phi))]
     items = split_blocks(phi).map(_items, split_blocks(y), split_blocks(z), aim, trust, Rows(codes))
     side = replace(side, M=frame.M)
-    return Start(kernel, items, None, past, given, side, early, bare, differ, novelty, adapted)
+    return Start(kernel, items, None, past, given, side, early, bare, novelty, adapted)
 
 
 def later_start(
@@ -167,10 +164,10 @@ def later_start(
         Gv, Gt = phi.map(_projected, P), y.map(_times, z, replace(light, M=M))
     else:
         Gv = phi.map(_projected, known.hasher.P)
-    trust, differ = None if adapted else trusts(Gv, Gt), differing(Gv, Gt)
+    trust = None if adapted else trusts(Gv, Gt)
     aim = _aim(Gv, Gt, trust)
     items = phi.map_if_small(size, _items, y, z, aim, trust)
-    return Start(kernel, items, W, stats, side=side, differ=differ, novelty=novelty, adapted=adapted)
+    return Start(kernel, items, W, stats, side=side, novelty=novelty, adapted=adapted)
 
 
 def remembered(start: Start, done: LearnedRound, most: int) -> Adaptive | None:

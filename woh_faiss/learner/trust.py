@@ -62,11 +62,6 @@ class Agreement:
     chance: Matrix
 
 
-def differing(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> NDArray[np.int64]:
-    """Bits that features and tags of each item alone would set otherwise: (n,), of Rows of (b, r)."""
-    return np.concatenate(Gv.map(_differing, Gt).gathered())
-
-
 def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix] | None:
     """How far each item's tags are trusted, 0 to 1, (b,) a block; None where all of them are.
 
@@ -77,10 +72,6 @@ def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix] | None:
     """
     right = _right(Gv.map(_agreement, Gt).gathered())
     return None if right is None else Gv.map(_trust, Gt, right)
-
-
-def _differing(Gv: Matrix, Gt: Matrix) -> NDArray[np.int64]:
-    return np.asarray(np.count_nonzero((Gv >= 0) != (Gt >= 0), axis=1), np.int64)
 
 
 def _agreement(Gv: Matrix, Gt: Matrix) -> Agreement:

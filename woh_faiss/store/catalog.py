@@ -272,8 +272,8 @@ def _rounds(connection: sqlite3.Connection, where: str, given: tuple[int, ...]) 
 
 
 def check_items(table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-    """DatabaseError for rows of `items` or `removed` (row, id, key, tags, round, crc, ...) not as written."""
-    table_checksums.check_crcs(table, ((row[1:5], row[5]) for row in rows))
+    """DatabaseError for rows of `items` or `removed` (row, id, ..., crc, ...) that are not as written."""
+    table_checksums.check_crcs(table, ((row[1:6], row[6]) for row in rows))
 
 
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
@@ -313,13 +313,14 @@ def items(
     wanted = list(values)
     with moment(connection):
         stale = rewritten(connection, folder, seen)
-        select = f"SELECT row, id, key, tags, round, crc FROM items WHERE {column} IN"  # noqa: S608
+        select = f"SELECT row, id, key, tags, round, trust, crc FROM items WHERE {column} IN"  # noqa: S608
         rows = cell_types.all_typed("items", where_in(connection, select, wanted), cell_types.ITEM)
-        select = f"SELECT row, id, key, tags, round, crc, removed FROM removed WHERE {column} IN"  # noqa: S608
+        columns = ", ".join(cell_types.REMOVED)
+        select = f"SELECT {columns} FROM removed WHERE {column} IN"  # noqa: S608
         gone = cell_types.all_typed("removed", where_in(connection, select, wanted), cell_types.REMOVED)
         check_items("items", rows)
         check_items("removed", gone)
-        rows += [row[:6] for row in gone if stale or row[6] > seen.round]
+        rows += [row[:7] for row in gone if stale or row[7] > seen.round]
         if stale:  # after a rollback an id or key of a user's own may have come again
             numbers = {row[4] for row in rows}
             found = where_in(connection, "SELECT round, time FROM rounds WHERE round IN", numbers)
@@ -327,12 +328,12 @@ def items(
                 cell_types.all_typed("rounds", found, cell_types.some(cell_types.ROUND, "round", "time"))
             )
             rows = [row for row in rows if times.get(row[4], inf) <= seen.time]
-    for row, id_, *_, number, _ in rows:
+    for row, id_, _, _, number, *_ in rows:
         if not stale and (row < seen.rows) != (number <= seen.round):
             raise sqlite3.DatabaseError(f"item {id_} of round {number} has row {row}")
     return [
-        Item(id_, row, key, cell_types.texts("items.tags", tags_), number)
-        for row, id_, key, tags_, number, _ in rows
+        Item(id_, row, key, cell_types.texts("items.tags", tags_), number, 1.0 if trust is None else trust)
+        for row, id_, key, tags_, number, trust, _ in rows
         if stale or row < seen.rows
     ], stale
 
@@ -351,10 +352,8 @@ def near_keys(connection: sqlite3.Connection, key: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def tag_outliers(connection: sqlite3.Connection, last: int, most: int) -> list[tuple[int, int, int]]:
-    """(id, round, bits) of the items up to round `last` whose code and features agree least, worst first."""
-    table_checksums.TableChecksums(connection).check("tag_outliers")
-    select = "SELECT id, round, bits FROM tag_outliers WHERE round <= ? ORDER BY bits DESC, id LIMIT ?"
-    return cell_types.all_typed(
-        "tag_outliers", connection.execute(select, (last, most)), cell_types.TAG_OUTLIER
-    )
+def doubted(connection: sqlite3.Connection, last: int, most: int) -> list[int]:
+    """Ids of the items up to round `last` whose tags are trusted least, the least first."""
+    select = "SELECT id FROM items WHERE trust IS NOT NULL AND round <= ? ORDER BY trust, id LIMIT ?"
+    found = connection.execute(select, (last, most))
+    return [id_ for (id_,) in cell_types.all_typed("items", found, {"id": cell_types.COUNT})]

@@ -13,13 +13,15 @@ from .database import where_in
 from .records import Round
 from .table_checksums import TableChecksums
 
-#: A row of `items`: row, id, key, tags as JSON, round, CRC-32.
-ItemRow = tuple[int, int, str | None, str | None, int, int]
+#: A row of `items`: row, id, key, tags as JSON, round, trust (None for 1), CRC-32.
+ItemRow = tuple[int, int, str | None, str | None, int, float | None, int]
 
 
-def item_row(row: int, id_: int, key: str | None, tags: str | None, number: int) -> ItemRow:
+def item_row(
+    row: int, id_: int, key: str | None, tags: str | None, number: int, trust: float | None
+) -> ItemRow:
     """A row of `items` with its CRC-32."""
-    return row, id_, key, tags, number, table_checksums.crc((id_, key, tags, number))
+    return row, id_, key, tags, number, trust, table_checksums.crc((id_, key, tags, number, trust))
 
 
 class CatalogWriter:
@@ -42,7 +44,7 @@ class CatalogWriter:
     def add_items(self, rows: Sequence[ItemRow]) -> None:
         """New live items."""
         self._run.executemany(
-            "INSERT INTO items (row, id, key, tags, round, crc) VALUES (?, ?, ?, ?, ?, ?)", rows
+            "INSERT INTO items (row, id, key, tags, round, trust, crc) VALUES (?, ?, ?, ?, ?, ?, ?)", rows
         )
         self._sums.change("items", new=(row[1:] for row in rows))
 
@@ -51,20 +53,13 @@ class CatalogWriter:
         gone = [(*row, number) for row in rows]
         self._run.executemany("DELETE FROM items WHERE id = ?", ((id_,) for _, id_, *_ in rows))
         self._run.executemany(
-            "INSERT INTO removed (row, id, key, tags, round, crc, removed) VALUES (?, ?, ?, ?, ?, ?, ?)", gone
+            "INSERT INTO removed (row, id, key, tags, round, trust, crc, removed) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            gone,
         )
         self._sums.change("items", gone=(row[1:] for row in rows))
         self._sums.change("removed", new=gone)
         self._mark_dead([row for row, *_ in rows])
-        ids = [id_ for _, id_, *_ in rows]
-        select = "SELECT id, round, bits FROM tag_outliers WHERE id IN"
-        self._sums.change(
-            "tag_outliers",
-            gone=cell_types.all_typed(
-                "tag_outliers", where_in(self._run, select, ids), cell_types.TAG_OUTLIER
-            ),
-        )
-        self._run.executemany("DELETE FROM tag_outliers WHERE id = ?", ((id_,) for id_ in ids))
 
     def _mark_dead(self, rows: Sequence[int]) -> None:
         """Rows that are no longer an item's."""
@@ -85,11 +80,6 @@ class CatalogWriter:
             dead_rows.marked((), (row for (row,) in found)),
         )
         self._sums.renew("dead")
-
-    def add_tag_outliers(self, rows: Sequence[tuple[int, int, int]]) -> None:
-        """Items (id, round, bits) whose code and features agree least."""
-        self._run.executemany("INSERT INTO tag_outliers (id, round, bits) VALUES (?, ?, ?)", rows)
-        self._sums.change("tag_outliers", new=rows)
 
     def add_early_features(self, rows: Sequence[tuple[int, bytes]]) -> None:
         """Features of new rows, as (row, float32 bytes)."""

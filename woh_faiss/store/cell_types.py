@@ -19,12 +19,19 @@ COUNT = "a whole number of at least 0"
 #: What a column may hold: a type, a union of types, or COUNT.
 Kinds = Mapping[str, Any]
 
-ITEM: Kinds = {"row": COUNT, "id": COUNT, "key": str | None, "tags": str | None, "round": COUNT, "crc": COUNT}
+ITEM: Kinds = {
+    "row": COUNT,
+    "id": COUNT,
+    "key": str | None,
+    "tags": str | None,
+    "round": COUNT,
+    "trust": float | None,
+    "crc": COUNT,
+}
 REMOVED: Kinds = {**ITEM, "removed": COUNT}
 DEAD: Kinds = {"block": COUNT, "count": COUNT, "bits": bytes, "crc": COUNT}
 TAG: Kinds = {"tag": str, "column": int | None, "count": COUNT}
 VECTOR: Kinds = {"vector": bytes | None}
-TAG_OUTLIER: Kinds = {"id": COUNT, "round": COUNT, "bits": COUNT}
 EARLY: Kinds = {"row": COUNT, "x": bytes}
 UNDO: Kinds = {"round": COUNT, "tags": str}
 WERE: Kinds = {"tag": str, "column": int | None, "count": int | None}

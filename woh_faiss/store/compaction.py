@@ -34,7 +34,7 @@ from .write_transaction import WriteTransaction
 #: Rows read or written at a time.
 _BLOCK = 1 << 18
 #: What is changed as a whole.
-_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "tag_outliers", "early_features", "dead")
+_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "early_features", "dead")
 #: Of these, what compact leaves as it is, and may be large.
 _KEPT = ("items", "vectors")
 _COMPACTED = tuple(table for table in _TABLES if table not in _KEPT)
@@ -190,13 +190,12 @@ def rollback(writing: WriteTransaction, number: int) -> int:
         run.execute("DELETE FROM items WHERE row >= ?", (end,))
         run.execute("DELETE FROM removed WHERE row >= ?", (end,))
         run.execute(
-            "INSERT INTO items (id, row, key, tags, round, crc) "
-            "SELECT id, row, key, tags, round, crc FROM removed WHERE removed > ?",
+            "INSERT INTO items (id, row, key, tags, round, trust, crc) "
+            "SELECT id, row, key, tags, round, trust, crc FROM removed WHERE removed > ?",
             (number,),
         )
         run.execute("DELETE FROM removed WHERE removed > ?", (number,))
         catalog_writer.renew_dead()
-        run.execute("DELETE FROM tag_outliers WHERE round > ?", (number,))
         run.execute("DELETE FROM early_features WHERE row >= ?", (end,))
         _restore_tags(run, number)
         run.execute("DELETE FROM rounds WHERE round > ?", (number,))

@@ -114,7 +114,7 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
                 f"{self.path} cannot be read ({_reason(error)}); check its disk and the memory that is free, "
                 "'woh-index verify' tells whether it is damaged"
             ) from error
-        except (InputError, *_TAG_OUTLIERS) as error:
+        except (InputError, *_FAULTS) as error:
             raise StoreError(
                 f"{self.path} is damaged ({_reason(error)}); "
                 "restore it from a backup, or roll back to an earlier round"
@@ -122,7 +122,7 @@ class Model(_Held, Mapping[str, NDArray[Any]]):
 
 
 #: What arrays of unexpected names, shapes and types make Python and NumPy raise.
-_TAG_OUTLIERS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
+_FAULTS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 
 
 class Npy(_Held):

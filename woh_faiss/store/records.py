@@ -173,8 +173,8 @@ class NewRound:
         Live items that are not found any more; an id among `ids` too is replaced.
     numbered : bool
         Whether the new ids are the next free ones, all of them, and none was chosen by a user.
-    tag_outliers : (id, bits) each
-        New items to remember as those whose code and features agree least, and by how many bits not.
+    trust : sequence of float or None, optional
+        What the tags of each new item count, as far as features foretell them; None for 1.
     early : (n, d) float32, optional
         Features of the new items, to be kept until a round with `recoded`; finite, as wide as those kept.
     recoded : (rows, d // 8) uint8, optional
@@ -196,20 +196,22 @@ class NewRound:
     health: dict[str, Any] | None = None
     remove: Sequence[int] = ()
     numbered: bool = False
-    tag_outliers: Sequence[tuple[int, int]] = ()
+    trust: Sequence[float | None] | None = None
     early: NDArray[np.float32] | None = None
     recoded: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One live item: the user's id and key, its row in the codes file, its tags, the round that added it."""
+    """One live item: the user's id and key, its row in the codes file, its tags, the round that added it, and
+    how far its tags are trusted, 0 to 1."""
 
     id: int
     row: int
     key: str | None
     tags: list[str]
     round: int
+    trust: float = 1.0
 
 
 @dataclass(slots=True)

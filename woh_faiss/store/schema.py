@@ -68,8 +68,9 @@ CREATE TABLE rounds (
 )"""
 
 # Live items only. items.id is the rowid itself, so a new item costs one table entry, plus one for a key.
-# tags is a JSON array, NULL for none. What was removed or replaced moves to `removed`, a row each: there an
-# id may occur many times. crc is `table_checksums.crc` of id, key, tags and round, which stay what they are.
+# tags is a JSON array, NULL for none, and trust what they count, NULL for 1. What was removed or replaced
+# moves to `removed`, a row each: there an id may occur many times. crc is `table_checksums.crc` of id, key,
+# tags, round and trust, which stay what they are.
 _ITEMS = (
     """
 CREATE TABLE items (
@@ -78,9 +79,11 @@ CREATE TABLE items (
     key TEXT,
     tags TEXT,
     round INTEGER NOT NULL,
+    trust REAL,
     crc INTEGER NOT NULL
 )""",
     "CREATE UNIQUE INDEX items_key ON items (key) WHERE key IS NOT NULL",
+    "CREATE INDEX items_trust ON items (trust) WHERE trust IS NOT NULL",
     """
 CREATE TABLE removed (
     row INTEGER PRIMARY KEY,
@@ -88,6 +91,7 @@ CREATE TABLE removed (
     key TEXT,
     tags TEXT,
     round INTEGER NOT NULL,
+    trust REAL,
     crc INTEGER NOT NULL,
     removed INTEGER NOT NULL
 )""",
@@ -117,11 +121,6 @@ _UNDO = "CREATE TABLE undo (round INTEGER PRIMARY KEY, tags TEXT NOT NULL)"
 # Ids that `compact` erased, as keyed digests of 8 bytes: enough to refuse an id that comes again.
 _SPENT = "CREATE TABLE spent (digest BLOB PRIMARY KEY) WITHOUT ROWID"
 
-# The items of each round whose code and features agree least; they go with the item.
-_TAG_OUTLIERS = (
-    "CREATE TABLE tag_outliers (id INTEGER PRIMARY KEY, round INTEGER NOT NULL, bits INTEGER NOT NULL)"
-)
-
 # Features of the items of the first rounds, by row of the codes: float32, least significant byte first. What
 # makes the codes of all rows anew takes them away.
 _EARLY_FEATURES = "CREATE TABLE early_features (row INTEGER PRIMARY KEY, x BLOB NOT NULL)"
@@ -135,7 +134,6 @@ SCHEMA = (
     _DEAD,
     _UNDO,
     _SPENT,
-    _TAG_OUTLIERS,
     _EARLY_FEATURES,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",

@@ -241,10 +241,10 @@ class Store:
     def _rewritten(self) -> StoreError:
         return StoreError(f"the codes of {self.path} were rewritten meanwhile; try again")
 
-    def tag_outliers(self, most: int) -> list[tuple[int, int, int]]:
-        """(id, round, bits) of up to `most` items whose code and features agree least, worst first."""
+    def doubted(self, most: int) -> list[int]:
+        """Ids of the items whose tags are trusted least, the least first."""
         last = self.snapshot.round
-        return self.ask(lambda connection: catalog.tag_outliers(connection, last, most))
+        return self.ask(lambda connection: catalog.doubted(connection, last, most))
 
     def earlier_models(self) -> list[tuple[int, Model]]:
         """The models before the snapshot's that are kept, with the rounds that wrote them, oldest first."""

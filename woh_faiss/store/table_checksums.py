@@ -21,13 +21,12 @@ from . import cell_types
 SELECTS = {
     "meta": "SELECT name, value FROM meta WHERE name != 'sums'",
     "rounds": "SELECT * FROM rounds",
-    "items": "SELECT id, key, tags, round, crc FROM items",  # rows: ids.i64 has what is there
-    "removed": "SELECT row, id, key, tags, round, crc, removed FROM removed",
+    "items": "SELECT id, key, tags, round, trust, crc FROM items",  # rows: ids.i64 has what is there
+    "removed": "SELECT row, id, key, tags, round, trust, crc, removed FROM removed",
     "dead": "SELECT block, count, bits, crc FROM dead",
     "tags": 'SELECT tag, "column", count FROM tags',
     "vectors": "SELECT tag, vector FROM vectors",
     "spent": "SELECT digest FROM spent",
-    "tag_outliers": "SELECT id, round, bits FROM tag_outliers",
     "undo": "SELECT round, tags FROM undo",
     "early_features": "SELECT row, x FROM early_features",
 }

@@ -117,7 +117,7 @@ class WriteTransaction:
         """The rows of `items` that have these ids; InputError if one has none."""
         wanted = sorted(set(ids))
         with database.failures(self.folder, 0):
-            select = "SELECT row, id, key, tags, round, crc FROM items WHERE id IN"
+            select = "SELECT row, id, key, tags, round, trust, crc FROM items WHERE id IN"
             rows = database.where_in(self.connection, select, wanted)
             found: list[ItemRow] = cell_types.all_typed("items", rows, cell_types.ITEM)
             catalog.check_items("items", found)
@@ -231,10 +231,11 @@ class WriteTransaction:
         if recoded is not None and early:
             raise InputError("early and recoded are both given; features are kept until there are such codes")
         old, number = self.snapshot, self.snapshot.round + 1
-        entries = zip(ids.tolist(), new.keys, new.tags, strict=True)
+        trust = [None] * len(ids) if new.trust is None else new.trust
+        entries = zip(ids.tolist(), new.keys, new.tags, trust, strict=True)
         items: list[ItemRow] = [
-            item_row(row, id_, None if key is None else str(key), cell_types.of_texts(entry), number)
-            for row, (id_, key, entry) in enumerate(entries, old.rows)
+            item_row(row, id_, None if key is None else str(key), cell_types.of_texts(entry), number, trusted)
+            for row, (id_, key, entry, trusted) in enumerate(entries, old.rows)
         ]
         with self.committing() as (catalog_writer, state):
             if recoded is None:
@@ -265,7 +266,6 @@ class WriteTransaction:
             catalog_writer.add_round(record, row_checks.id_sums(ids))
             catalog_writer.retire(gone, number)
             catalog_writer.add_items(items)
-            catalog_writer.add_tag_outliers([(id_, number, bits) for id_, bits in new.tag_outliers])
             catalog_writer.put_tags(tag_values, number)
             if early:
                 catalog_writer.add_early_features(early)
