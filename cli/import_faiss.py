@@ -46,10 +46,11 @@ def import_(
     first_sample: int,
     as_json: bool,
 ) -> None:
-    """Create an index from the vectors and ids of FAISS, a flat index of float vectors.
+    """Create an index from the vectors and ids of FAISS, an index of float vectors.
 
-    FAISS holds an IndexFlat, IndexFlatL2 or IndexFlatIP, alone or in an IndexIDMap or IndexIDMap2. Nothing is
-    learned without --tags. Columns are those of the file of tags. On any error no index is left behind.
+    FAISS holds an IndexFlat, IndexHNSWFlat, IndexIVFFlat (in the order of its ids) or IndexScalarQuantizer
+    (8 bits or float16), alone or in an IndexIDMap or IndexIDMap2. Nothing is learned without --tags. Columns
+    are those of the file of tags. On any error no index is left behind.
 
     \b
     Example:

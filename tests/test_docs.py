@@ -349,3 +349,15 @@ def test_rules_of_map_on_the_evaluation_page_have_the_golden_values():
     shown = re.findall(r"^\| .* \| (\.\d{4}) \|$", page("evaluation.md"), re.MULTILINE)
     with np.load(ROOT / "tests" / "golden" / "map.npz") as golden:
         assert shown == [f"{float(golden[rule]):.4f}"[1:] for rule in ("kept", "dropped", "at_20")]
+
+
+def test_a_demo_installs_what_it_needs_and_no_extra():
+    """`make demo` depends on the core alone: 1.4 GB of databases are for tests."""
+    text = (ROOT / "Makefile").read_text()
+    found = re.findall(r"^(\S+): ([^\n]*)\n((?:\t[^\n]*\n)*)", text, re.M)
+    rules = {name: (needed, commands) for name, needed, commands in found}
+    assert rules["demo"][0].split("#")[0].split() == ["$(DEMO)"]
+    needed, commands = rules["$(DEMO)"]
+    assert needed == "pyproject.toml"
+    assert "--editable .\n" in commands
+    assert "[" not in commands

@@ -1,5 +1,6 @@
 """A flat Faiss file and a file of tags give the index that the same data in .npz files give."""
 
+import contextlib
 import json
 import struct
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import SMALL, tagged
+from numpy.testing import assert_array_equal
 
 from woh_faiss import Chunk, WOHIndex
 from woh_faiss.errors import InputError
@@ -171,23 +173,86 @@ def test_without_tags_nothing_can_be_learned(files, tmp_path):
 @pytest.mark.parametrize(
     ("factory", "name"),
     [
-        ("IVF4,Flat", "IndexIVFFlat"),
-        ("HNSW8", "IndexHNSWFlat"),
         ("PQ7x4", "IndexPQ"),
-        ("SQ8", "IndexScalarQuantizer"),
         ("PCA4,Flat", "IndexPreTransform"),
         ("LSH", "IndexLSH"),
-        ("IDMap,HNSW8", "IndexHNSWFlat"),
+        ("HNSW8_SQ8", "IndexHNSWSQ"),
+        ("IVF4,SQ8", "IndexIVFScalarQuantizer"),
+        ("IDMap,PQ7x4", "IndexPQ"),
     ],
 )
 def test_other_kinds_of_index_are_named(tmp_path, factory, name):
     index = faiss.index_factory(7, factory)
     index.train(np.tile(X, (30, 1)))
-    if factory == "IDMap,HNSW8":
+    if factory.startswith("IDMap"):
         index.add_with_ids(X, IDS)
     faiss.write_index(index, str(tmp_path / "i.faiss"))
     with pytest.raises(InputError, match=rf"i\.faiss is an {name}, expected IndexFlat,"):
         read_floats(tmp_path / "i.faiss")
+
+
+@pytest.mark.parametrize(
+    "factory",
+    ["HNSW8", "IDMap,HNSW8", "IDMap2,HNSW8", "IVF4,Flat", "IDMap,IVF4,Flat", "SQ8", "SQfp16", "IDMap,SQfp16"],
+)
+@pytest.mark.parametrize("metric", [faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L1])
+def test_vectors_are_those_that_faiss_reconstructs(tmp_path, factory, metric):
+    if metric == faiss.METRIC_L1 and factory != "HNSW8":
+        pytest.skip("Faiss has none")
+    index = faiss.index_factory(7, factory, metric)
+    index.train(np.tile(X, (10, 1)))
+    by_id = "IDMap" in factory or "IVF" in factory
+    if by_id:
+        index.add_with_ids(X, IDS)
+    else:
+        index.add(X)
+    path = tmp_path / "i.faiss"
+    faiss.write_index(index, str(path))
+    found = read_floats(path)
+    ids = np.sort(IDS) if factory.startswith("IVF") else IDS
+    if by_id:
+        assert_array_equal(found.ids, ids)
+    else:
+        assert found.ids is None
+    if factory.startswith("IVF"):
+        expected = X[np.argsort(IDS)]
+    else:
+        inner = faiss.downcast_index(index.index if "IDMap" in factory else index)
+        if "IVF" in factory:
+            inner.make_direct_map(True)
+        expected = np.stack([inner.reconstruct(place) for place in range(N)])
+    np.testing.assert_allclose(found.vectors, expected, rtol=1e-6)
+    if "SQ" not in factory:
+        assert_array_equal(found.vectors, expected)
+    data = path.read_bytes()
+    for changed in [*(data[:end] for end in range(0, len(data), 7)), data + b"\0"]:
+        path.write_bytes(changed)
+        with pytest.raises(InputError, match=r"i\.faiss"):
+            read_floats(path)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        damaged = bytearray(data)
+        place = int(rng.integers(len(data)))
+        damaged[place : place + 8] = rng.bytes(8)
+        path.write_bytes(damaged[: len(data)])
+        with contextlib.suppress(InputError):
+            assert read_floats(path).vectors.shape[0] > 0
+
+
+def test_inverted_lists_are_imported_by_id(tmp_path):
+    index = faiss.index_factory(7, "IVF4,Flat")
+    index.train(np.tile(X, (10, 1)))
+    index.add_with_ids(X, IDS)
+    faiss.write_index(index, str(tmp_path / "i.faiss"))
+    order = np.argsort(IDS)
+    lines = [f'{{"id": {IDS[row]}, "tags": ["t{row}"]}}\n' for row in order]
+    (tmp_path / "tags.jsonl").write_text("".join(lines))
+    (chunk,) = open_faiss(tmp_path / "i.faiss", tmp_path / "tags.jsonl")
+    assert_array_equal(chunk.features, X[order])
+    assert [chunk.tags.of_row(i) for i in range(N)] == [[f"t{row}"] for row in order]
+    (tmp_path / "tags.jsonl").write_text("".join(reversed(lines)))
+    with pytest.raises(InputError, match="put both in one order"):
+        list(open_faiss(tmp_path / "i.faiss", tmp_path / "tags.jsonl"))
 
 
 def test_binary_indexes_are_named(tmp_path):

@@ -173,7 +173,7 @@ def table_source(
     fields: dict[str, str] | None = None,
     bad: BadRows | None = None,
 ) -> ChunkSource:
-    """The rows of one file; `fields` are what folders' names say (``country=fr``), `bad` as in `Inputs`."""
+    """The rows of one file; `fields` is what its folders' names say (``country=fr``), `bad` as `Inputs`'."""
     table = open_table(path)
     partition = fields or {}
     extra = [Offer(name, "text", "in the folder's name") for name in partition]

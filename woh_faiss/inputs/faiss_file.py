@@ -1,4 +1,4 @@
-"""A flat Faiss index of float vectors, and a file of their tags, as inputs."""
+"""A Faiss index of float vectors, and a file of their tags, as inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_faiss(
     Parameters
     ----------
     path : path
-        IndexFlat, IndexFlatL2 or IndexFlatIP, alone (then ids are places) or in IndexIDMap or IndexIDMap2.
+        As `read_floats` reads; ids of a flat index that is alone are places.
     tags : path
         As `inputs.side.open_side` reads. Its ids, if it has any, must be those of the index, in order; or
         are the ids, where the index has none.
@@ -43,7 +43,9 @@ def open_faiss(
     InputError
         Either is missing, damaged or not of these kinds; there are no tags; they do not fit each other.
     """
-    found, where = read_floats(Path(os.fsdecode(path))), os.fsdecode(path)
+    where = os.fsdecode(path)
+    with budget.reading(display_path(path)):
+        found = read_floats(Path(where))
     if tags is None:
         raise InputError(
             f"{where} has vectors but no tags, and nothing is learned without: give a file with --tags"
