@@ -11,7 +11,7 @@ from .records import Snapshot, State
 
 #: Files that writers make, under all their names; everything else in the folder is not ours.
 _MADE = re.compile(
-    rf"(model-\d+\.npz|{re.escape(schema.ANCHORS)})({re.escape(files.TEMPORARY)})?"
+    rf"({schema.MODEL_FILE}|{re.escape(schema.ANCHORS)})({re.escape(files.TEMPORARY)})?"
     rf"|({re.escape(schema.CODES)}|{re.escape(schema.IDS)})\.\d+"
     rf"|{schema.ANN_FILE}({re.escape(files.TEMPORARY)})?"
 )
