@@ -153,7 +153,7 @@ def counts(path: Path) -> tuple[int, int]:
 
 
 def check_counted(path: Path, d: int, ntotal: int) -> None:
-    """StoreError if the header counts more codes than `ntotal`, has another layout, or the file ends before."""
+    """StoreError if the header counts more codes, has another layout, or the file ends before them."""
     with files.existing(path), files.open_member(path) as file:
         found = file.read(START)
         _check(path, found, d)
