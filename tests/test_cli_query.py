@@ -205,6 +205,6 @@ def test_items_are_listed(here):
     assert rows[0][:2] == ["0", "0/photo 0"]
     assert "7" not in {row[0] for row in rows}
     (found,) = map(json.loads, run("items", "--match", "2/PHOTO 39", "--json").stdout.splitlines())
-    assert found == {"id": 119, "key": "2/photo 39", "tags": found["tags"], "round": 3}
+    assert found == {"id": 119, "key": "2/photo 39", "tags": found["tags"], "round": 3, "trust": 1}
     assert len(run("items", "--limit", 4).stdout.splitlines()) == 4
     assert "no item of index.woh matches" in run("items", "--match", "none of these").stderr

@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import unicodedata
+from contextlib import closing
 
 import numpy as np
 import pytest
 from conftest import SMALL, WORDS, tagged
 from hypothesis import given
 from hypothesis import strategies as st
+from resealed import reseal
 
 from woh_faiss import WOHIndex
 from woh_faiss.display import UNSAFE, display_json, display_path, display_text
@@ -96,6 +99,10 @@ def hostile(tmp_path_factory):
     with WOHIndex.create(folder / PLACE, **SMALL) as index:
         index.update(X, tags, keys=[f"{i}{attack}" for i, attack in enumerate(ATTACKS)])
         index.update(X + 1, tags, keys=[f"again {i}{attack}" for i, attack in enumerate(ATTACKS)])
+    with closing(sqlite3.connect(folder / PLACE / "catalog.db")) as connection:
+        connection.execute("UPDATE items SET trust = 0.01")  # info names what it doubts
+        reseal(connection)
+        connection.commit()
     np.savez(folder / "q.npz", features=X[:2], keys=np.array([f"q{ATTACKS[0]}", f"q{ATTACKS[5]}"]))
     (folder / f"no{ATTACKS[1]}.npz").write_bytes(b"nothing")
     return folder
@@ -159,7 +166,7 @@ def test_in_a_pipe_names_are_text(hostile, asked):
         assert not any(line.startswith("index.woh is sound") for line in stream.splitlines())
     assert "Traceback" not in done.stderr
     if asked[0] == "query" and done.stdout:
-        assert {line.count("\t") for line in done.stdout.splitlines()} == {5 + 3 * ("--explain" in asked)}
+        assert {line.count("\t") for line in done.stdout.splitlines()} == {5 + 4 * ("--explain" in asked)}
 
 
 def test_json_has_every_name_and_no_control(hostile):

@@ -67,6 +67,75 @@ def test_nothing_of_an_erased_item_is_in_any_file(tmp_path):
         assert WOHIndex.verify(index.path) == []
 
 
+def traces(x):
+    """A row of features in the forms that a file may have it in."""
+    unit = x.astype(np.float64) / np.sqrt(np.square(x.astype(np.float64)).sum())
+    forms = [x.astype(np.float64), unit]
+    return [form.astype(dtype).tobytes() for form in forms for dtype in (np.float64, np.float32, np.float16)]
+
+
+def but_anchors(path):
+    """The bytes of a file, of a model those of all its arrays but the anchors, which may be rows of items."""
+    if not path.name.startswith("model-"):
+        return path.read_bytes()
+    with np.load(path) as arrays:
+        return b"".join(array.tobytes() for name, array in arrays.items() if name != "A")
+
+
+@pytest.mark.parametrize("way", ["remove", "replace"])
+def test_nothing_of_an_erased_item_is_in_what_the_learner_keeps(tmp_path, way):
+    """While items are few it keeps them whole, with tags and without, in each model that is kept."""
+    with WOHIndex.create(tmp_path / "i", **SMALL | {"anchors": 500}, keep_models=3) as index:
+        rounds = []
+        for seed in range(3):
+            X, tags = tagged(seed)
+            tags[7] = []
+            index.update(X, tags, ids=100 * seed + np.arange(40))
+            rounds.append(X)
+        gone = {5: rounds[0][5], 107: rounds[1][7]}  # one with tags, one without
+        models = [but_anchors(path) for path in sorted(index.path.glob("model-*"))]
+        assert all(any(form in model for form in traces(gone[5])) for model in models)
+        assert any(form in models[-1] for form in traces(gone[107]))
+        if way == "remove":
+            index.remove([*gone])
+        else:
+            index.add(XQ[:2], ids=[*gone], on_duplicate="replace")
+        D, I = index.search(XQ, 20)
+        assert index.compact() == (2, True)
+        for x in gone.values():
+            for path in index.path.iterdir():
+                assert not any(form in but_anchors(path) for form in traces(x)), path.name
+        kept = rounds[2][20]
+        assert any(form in but_anchors(path) for path in index.path.glob("model-*") for form in traces(kept))
+        for found, before in zip(index.search(XQ, 20), (D, I), strict=True):
+            assert_array_equal(found, before)
+        assert WOHIndex.verify(index.path) == []
+        index.update(*tagged(5))
+        index.rollback(2)
+        assert WOHIndex.verify(index.path) == []
+        assert index.update(*tagged(6)).trained == 40
+
+
+def test_a_round_learns_alike_from_items_that_are_removed_and_from_erased_ones(tmp_path):
+    learned = []
+    for name in "ab":
+        with WOHIndex.create(tmp_path / name, **SMALL | {"anchors": 500}) as index:
+            index.update(*tagged(0))
+            index.remove([3, 4])
+            if name == "a":
+                index.compact()
+            index.update(*tagged(1), on_duplicate="replace", ids=[*range(20, 40), *range(100, 120)])
+            learned.append(dict(index._store.view.learned()))
+    assert learned[0].keys() == learned[1].keys()
+    for key, array in learned[0].items():
+        assert_array_equal(array, learned[1][key], err_msg=key)
+    assert learned[0]["adaptive_names"][:, 0].tolist() == [
+        *{*range(20)} - {3, 4},
+        *range(20, 40),
+        *range(100, 120),
+    ]
+
+
 def spent(path):
     with closing(sqlite3.connect(path / "catalog.db")) as connection:
         return [digest for (digest,) in connection.execute("SELECT digest FROM spent")]

@@ -1032,7 +1032,9 @@ class WOHIndex:
         StoreError
             As `update`, or codes, ids or catalogue are not what was written: new checksums would hide that.
         """
-        return Compacted(*self._store.compact(timeout))
+        from woh_faiss.learner.state import forgetting
+
+        return Compacted(*self._store.compact(timeout, forgetting))
 
     def rollback(self, round: int, *, timeout: float = 10.0) -> int:  # noqa: A002 - what it is called everywhere
         """Go back permanently to the state after a round; 0 is the empty index.

@@ -131,10 +131,12 @@ class IndexWriter:
             started = time.perf_counter()
             typed: Any = named.chunk.tags
             tags, half = normalised(typed), None
+            names = np.column_stack([named.ids, np.full(len(named.ids), writing.snapshot.round + 1)])
 
             def learn(features: Features) -> None:
                 nonlocal half
-                trainer.learn(features, tags, word_vectors=word_vectors)
+                trainer.keep_items(lambda known: writing.live_names(known, named.replaced))
+                trainer.learn(features, tags, word_vectors=word_vectors, names=names)
                 half = self._half(features, writing)
 
             with_features(trainer, named.chunk, learn)

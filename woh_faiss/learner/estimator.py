@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -303,6 +304,7 @@ class WOH:
         word_vectors: WordVectors | None = None,
         Z: Matrix | None = None,
         B0: ArrayLike | None = None,
+        names: NDArray[np.int64] | None = None,
     ) -> Self:
         """`partial_fit` of features that may be on other machines, where they were checked.
 
@@ -314,6 +316,8 @@ class WOH:
             Of n items.
         word_vectors, Z, B0
             As `partial_fit`.
+        names : (n, 2) int64, optional
+            What the items are called when some of them are to be forgotten: see `keep_items`.
 
         Raises
         ------
@@ -337,7 +341,15 @@ class WOH:
                 Z_rows, f = Y_rows.map(mean_vectors, vocabulary.E), vocabulary.f
             else:
                 Z_rows, f = features.beside(split_blocks(Z[trained])), Z.shape[1]
-            chunk = TaggedChunk(features, trained, Y[trained], Y_rows, Z_rows, f)
+            chunk = TaggedChunk(
+                features,
+                trained,
+                Y[trained],
+                Y_rows,
+                Z_rows,
+                f,
+                np.full((n, 2), -1, np.int64) if names is None else names,
+            )
             learned, packed, trust[trained], drift = self._round(chunk, vocabulary.df, B0)
         elif self._learned is None:
             raise InputError(
@@ -395,6 +407,21 @@ class WOH:
         trust = np.concatenate(start.items.map(_trust).gathered())
         state = ModelState(hasher, done.W, done.stats, memory, anchors)
         return state, packed, trust[start.given :], (start.novelty, start.adapted)
+
+    def keep_items(self, kept: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> None:
+        """Forget all other items of those that are remembered whole, while there are few.
+
+        Parameters
+        ----------
+        kept : callable
+            Given names (n, 2) of items, as `learn` has them, it says which stay (n,).
+        """
+        learned = self._learned
+        if learned is None or learned.memory is None or learned.memory.early is None:
+            return
+        early = learned.memory.early
+        early = early.only(kept(early.names), kept(early.bare_names))
+        self._learned = replace(learned, memory=replace(learned.memory, early=early))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the vocabulary and `anchors_`, as arrays by name, to go on from later.

@@ -27,7 +27,8 @@ class TaggedChunk:
     """A chunk and what its tags say.
 
     `trained` (n,) marks the items with a known tag; `Y` is theirs, `Y_rows` and `Z_rows` are their tags and
-    word-vector means, of width `f`, where the features are.
+    word-vector means, of width `f`, where the features are. `names` (n, 2) is what the caller
+    calls the items.
     """
 
     features: Features
@@ -36,6 +37,7 @@ class TaggedChunk:
     Y_rows: Rows[csr_array]
     Z_rows: Rows[Matrix]
     f: int
+    names: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +83,8 @@ class RoundStart:
         room = max(config.anchors - len(early.bare_x), 0)
         kept = bare if len(bare) <= room else np.sort(rng.choice(bare, room, replace=False))
         x, bare_x = (unit_rows(chunk.features.take(places)) for places in (tagged, kept))
-        early = early.and_then(x, chunk.Y, np.vstack(chunk.Z_rows.gathered()), bare_x, len(bare))
+        Z, names = np.vstack(chunk.Z_rows.gathered()), (chunk.names[tagged], chunk.names[kept])
+        early = early.and_then(x, chunk.Y, Z, bare_x, len(bare), *names)
         return early_start(early, df, seen + n, config, rng, A, new)
 
     def random(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,8 @@ class WarmupItems:
         Rows and codes of items without a tag, as many as there should be anchors at most.
     bare_n : int
         How many items without a tag were seen.
+    names, bare_names : (b, 2), (b', 2) int64
+        What the caller calls the items, so that it can tell which are to be forgotten.
     """
 
     x: Matrix
@@ -42,14 +44,26 @@ class WarmupItems:
     bare_x: Matrix
     bare_codes: Matrix
     bare_n: int
+    names: NDArray[np.int64]
+    bare_names: NDArray[np.int64]
 
     @classmethod
     def none(cls, d: int, r: int, f: int, c: int) -> WarmupItems:
         """No items."""
         none = np.zeros((0, d)), np.zeros((0, r))
-        return cls(*none, csr_array((0, c)), np.zeros((0, f)), *none, 0)
+        names = np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64)
+        return cls(*none, csr_array((0, c)), np.zeros((0, f)), *none, 0, *names)
 
-    def and_then(self, x: Matrix, Y: csr_array, Z: Matrix, bare: Matrix, bare_n: int) -> WarmupItems:
+    def and_then(
+        self,
+        x: Matrix,
+        Y: csr_array,
+        Z: Matrix,
+        bare: Matrix,
+        bare_n: int,
+        names: NDArray[np.int64],
+        bare_names: NDArray[np.int64],
+    ) -> WarmupItems:
         """With a chunk's items behind, who have no codes yet, and rows of `bare_n` items without a tag."""
         mine = csr_array((self.Y.data, self.Y.indices, self.Y.indptr), shape=(len(self.x), Y.shape[1]))
         return WarmupItems(
@@ -60,7 +74,33 @@ class WarmupItems:
             np.vstack([self.bare_x, bare]),
             self.bare_codes,
             self.bare_n + bare_n,
+            np.vstack([self.names, names]),
+            np.vstack([self.bare_names, bare_names]),
         )
+
+    def only(self, kept: NDArray[np.bool_], bare_kept: NDArray[np.bool_]) -> WarmupItems:
+        """Without the other items, with a tag (b,) and without (b',); how many there were stays known."""
+        return WarmupItems(
+            self.x[kept],
+            self.B[kept],
+            csr_array(self.Y[kept]),
+            self.Z[kept],
+            self.bare_x[bare_kept],
+            self.bare_codes[bare_kept],
+            self.bare_n,
+            self.names[kept],
+            self.bare_names[bare_kept],
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Every field by name."""
+        kept: dict[str, Any] = {
+            "x": self.x, "B": self.B, "Z": self.Z,
+            "Y_indices": self.Y.indices, "Y_indptr": self.Y.indptr,
+            "bare_x": self.bare_x, "bare_codes": self.bare_codes, "bare_n": self.bare_n,
+            "names": self.names, "bare_names": self.bare_names,
+        }  # fmt: skip
+        return {f"adaptive_{name}": np.asarray(value) for name, value in kept.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,27 +120,45 @@ class Adaptive:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Every field by name."""
-        early = self.early
-        kept: dict[str, Any] = {} if early is None else {
-            "x": early.x, "B": early.B, "Z": early.Z,
-            "Y_indices": early.Y.indices, "Y_indptr": early.Y.indptr,
-            "bare_x": early.bare_x, "bare_codes": early.bare_codes, "bare_n": early.bare_n,
-        }  # fmt: skip
-        own = {f"adaptive_{name}": np.asarray(value) for name, value in kept.items()}
-        return {**own, **self.side.arrays()}
+        return {**({} if self.early is None else self.early.arrays()), **self.side.arrays()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Adaptive:
         """The inverse of `arrays`."""
         side, early = TagTargets.from_arrays(arrays), None
         if "adaptive_Z" in arrays:
-            names = ("x", "B", "Z", "bare_x", "bare_codes")
-            x, B, Z, bare_x, bare_codes = (stored(arrays, f"adaptive_{name}", 2) for name in names)
+            x, B, Z, bare_x, bare_codes, names, bare_names = (
+                stored(arrays, f"adaptive_{name}", 2)
+                for name in ("x", "B", "Z", "bare_x", "bare_codes", "names", "bare_names")
+            )
             indices, indptr = (stored(arrays, f"adaptive_Y_{name}", 1) for name in ("indices", "indptr"))
             Y = csr_array((np.ones(len(indices)), indices, indptr), shape=(len(x), side.c))
             bare_n = int(stored(arrays, "adaptive_bare_n", 0))
-            early = WarmupItems(x, B, Y, Z, bare_x, bare_codes, bare_n)
+            early = WarmupItems(x, B, Y, Z, bare_x, bare_codes, bare_n, names, bare_names)
         return cls(side=side, early=early)
+
+
+def forgetting(
+    arrays: Mapping[str, NDArray[Any]], kept: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+) -> dict[str, NDArray[Any]] | None:
+    """The arrays of a model file without rows of items that are not `kept`; None where there are none.
+
+    What was learned of them in sums stays, and so does the hash function.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+    kept : callable
+        Given names (n, 2), it says which items stay (n,).
+    """
+    if "adaptive_names" not in arrays:
+        return None
+    early = Adaptive.from_arrays(arrays).early
+    assert early is not None  # noqa: S101 - for mypy
+    tagged, bare = kept(early.names), kept(early.bare_names)
+    if tagged.all() and bare.all():
+        return None
+    return {**arrays, **early.only(tagged, bare).arrays()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

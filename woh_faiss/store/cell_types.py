@@ -153,6 +153,6 @@ def ann_index(where: str, value: Any) -> dict[str, Any]:
 
 def model_file(where: str, value: Any) -> str:
     """The name of a model file: never a path out of the folder."""
-    if not isinstance(value, str) or not re.fullmatch(r"model-[0-9]{1,19}\.npz", value):
+    if not isinstance(value, str) or not re.fullmatch(schema.MODEL_FILE, value):
         raise sqlite3.DatabaseError(f"{where} is {short(value)}, expected model-NUMBER.npz")
     return value

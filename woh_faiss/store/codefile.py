@@ -152,6 +152,17 @@ def counts(path: Path) -> tuple[int, int]:
     return ntotal, size
 
 
+def check_counted(path: Path, d: int, ntotal: int) -> None:
+    """StoreError if the header counts more codes, has another layout, or the file ends before them."""
+    with files.existing(path), files.open_member(path) as file:
+        found = file.read(START)
+        _check(path, found, d)
+        if (counted := _counted(file, found)) > ntotal:
+            raise lost_rounds(path, counted, ntotal)
+        if (size := os.fstat(file.fileno()).st_size) < end(d, ntotal):
+            raise files.short(path, size, end(d, ntotal))
+
+
 def settle(path: Path, d: int, ntotal: int) -> None:
     """Cut the file to the committed end and make its header say so; no write where all is well.
 

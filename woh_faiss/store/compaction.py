@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from . import (
     table_checksums,
 )
 from .model import Model, Npy
+from .records import State
 from .write_transaction import WriteTransaction
 
 #: Rows read or written at a time.
@@ -46,7 +47,14 @@ def check_kept(connection: sqlite3.Connection) -> None:
     table_checksums.TableChecksums(connection).check(*_KEPT)
 
 
-def compact(writing: WriteTransaction) -> int:
+#: Given the arrays of a model and `WriteTransaction.live_names`: those without rows of other items, or None.
+Forget = Callable[
+    [Mapping[str, NDArray[Any]], Callable[[NDArray[np.int64]], NDArray[np.bool_]]],
+    dict[str, NDArray[Any]] | None,
+]
+
+
+def compact(writing: WriteTransaction, forget: Forget | None = None) -> int:
     """Forget what was removed: code, id, key, tags, and tags no one else has and nothing was learned from.
 
     Rounds that learned nothing and of which no item is left are forgotten, too, but for the newest.
@@ -73,6 +81,8 @@ def compact(writing: WriteTransaction) -> int:
         catalog_writer.spend(erased_ids.digests(run, (id_ for (id_,) in erased)))
         run.execute("DELETE FROM removed")
         catalog_writer.renew_dead()
+        if forget is not None:
+            _forget_in_models(writing, state, forget)
         for start in range(first, len(ids), _BLOCK):
             names = ids[start : start + _BLOCK].tolist()
             run.executemany(
@@ -91,6 +101,26 @@ def compact(writing: WriteTransaction) -> int:
         )
         catalog_writer.renew(*_COMPACTED)
     return len(dead)
+
+
+def _forget_in_models(writing: WriteTransaction, state: State, forget: Forget) -> None:
+    """Models that have rows of removed items are written again without them, under other names."""
+    run, names = writing.connection, []
+    for name in state.models:
+        model = Model(writing.folder / name)
+        (known,) = run.execute("SELECT model_digest FROM rounds WHERE model = ?", (name,)).fetchone() or ("",)
+        model.check_identity(known)
+        with model.damage():
+            arrays = forget(model, writing.live_names)
+        if arrays is not None:
+            new = schema.model_name(schema.model_round(name), state.generation)
+            writing.write_model(new, arrays)
+            digest = Model(writing.folder / new).digest
+            run.execute("UPDATE rounds SET model = ?, model_digest = ? WHERE model = ?", (new, digest, name))
+            name = new
+        names.append(name)
+    state.models = names
+    files.sync_folder(writing.folder)
 
 
 def _move_early_features(run: sqlite3.Connection, alive: NDArray[np.bool_]) -> None:

@@ -6,12 +6,14 @@ import os
 import re
 from pathlib import Path
 
+from woh_faiss.errors import StoreError
+
 from . import codefile, files, schema
 from .records import Snapshot, State
 
 #: Files that writers make, under all their names; everything else in the folder is not ours.
 _MADE = re.compile(
-    rf"(model-\d+\.npz|{re.escape(schema.ANCHORS)})({re.escape(files.TEMPORARY)})?"
+    rf"({schema.MODEL_FILE}|{re.escape(schema.ANCHORS)})({re.escape(files.TEMPORARY)})?"
     rf"|({re.escape(schema.CODES)}|{re.escape(schema.IDS)})\.\d+"
     rf"|{schema.ANN_FILE}({re.escape(files.TEMPORARY)})?"
 )
@@ -28,8 +30,16 @@ def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
             renamed = True
     if renamed:
         files.sync_folder(folder)
-    codefile.settle(folder / schema.CODES, d, committed.rows)
-    files.truncate(folder / schema.IDS, 8 * committed.rows)
+    codes, ids = folder / schema.CODES, folder / schema.IDS
+    more = files.file_size(ids) - 8 * committed.rows
+    if more > 0 and files.file_size(codes) <= codefile.end(d, committed.rows):
+        raise StoreError(  # a writer appends codes first, and ids are cut first
+            f"{ids} has {more // 8} more ids than {schema.CATALOG} counts, {codes.name} no more codes: they "
+            "are of different states; restore the whole folder from a backup; nothing was changed"
+        )
+    codefile.check_counted(codes, d, committed.rows)
+    files.truncate(ids, 8 * committed.rows)
+    codefile.settle(codes, d, committed.rows)
     for path in strays(folder, state):
         with files.step(f"remove {path.name}"):
             path.unlink()

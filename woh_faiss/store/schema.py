@@ -22,14 +22,20 @@ ANCHORS = "anchors.npy"
 SPENT_KEY = "spent_key"
 
 
-def model_name(number: int) -> str:
-    """File name of the model that round `number` wrote."""
-    return f"model-{number}.npz"
+#: Of model files.
+MODEL_FILE = r"model-([0-9]{1,19})(?:-[0-9]{1,19})?\.npz"
+
+
+def model_name(number: int, generation: int | None = None) -> str:
+    """File name of the model that round `number` wrote; with a generation, if `compact` rewrote it."""
+    return f"model-{number}.npz" if generation is None else f"model-{number}-{generation}.npz"
 
 
 def model_round(name: str) -> int:
-    """The inverse of `model_name`."""
-    return int(name.removeprefix("model-").removesuffix(".npz"))
+    """The round in a `model_name`."""
+    found = re.fullmatch(MODEL_FILE, name)
+    assert found is not None  # noqa: S101 - `cell_types.model_file` has seen it
+    return int(found[1])
 
 
 #: Of approximate indexes of the codes.

@@ -25,6 +25,7 @@ from .records import Round, Snapshot, TagRow
 from .view import View, open_view
 
 if TYPE_CHECKING:
+    from .compaction import Forget
     from .write_transaction import WriteTransaction
 
 T = TypeVar("T")
@@ -290,8 +291,11 @@ class Store:
             yield update
         self.refresh()
 
-    def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
-        """Rewrite the files without removed rows: how many went, and whether no trace of them is left."""
+    def compact(self, timeout: float = 10.0, forget: Forget | None = None) -> tuple[int, bool]:
+        """Rewrite the files without removed rows: how many went, and whether no trace of them is left.
+
+        `forget` takes removed items out of a model: see `compaction.Forget`.
+        """
         from . import compaction
 
         if self.snapshot.rows != self.snapshot.ntotal:
@@ -299,7 +303,7 @@ class Store:
         with self.writing(timeout) as writing:
             if self.snapshot.model is not None:
                 self.view.check_model()  # files of another index may lie here: then nothing is rewritten
-            gone = compaction.compact(writing)
+            gone = compaction.compact(writing, forget)
             writing.end()
             clean = compaction.scrub(writing, validate.seconds(timeout))
         return gone, clean

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +125,14 @@ class WriteTransaction:
             unknown = sorted(set(wanted) - {id_ for _, id_, *_ in found})
             raise InputError(f"id {unknown[0]} is not in {self.folder}; only what is there can be removed")
         return found
+
+    def live_names(self, names: NDArray[np.int64], replaced: Sequence[int] = ()) -> NDArray[np.bool_]:
+        """Which of the items called (id, round), (n, 2), are live, and not among those to be `replaced`."""
+        wanted = sorted({*names[:, 0].tolist()} - {*replaced, -1})
+        with database.failures(self.folder, 0):
+            rows = database.where_in(self.connection, "SELECT id, round FROM items WHERE id IN", wanted)
+            there = set(cell_types.all_typed("items", rows, cell_types.some(cell_types.ITEM, "id", "round")))
+        return np.array([(id_, number) in there for id_, number in names.tolist()], np.bool_)
 
     def check_codes(
         self, codes: Any, ids: ArrayLike, replaced: set[int]
@@ -284,7 +292,7 @@ class WriteTransaction:
         arrays, anchors = new.model, new.anchors
         if arrays is not None:
             model = schema.model_name(number)
-            files.replace(self.folder / model, lambda file: write_npz(file, arrays))
+            self.write_model(model, arrays)
             model_digest = Model(self.folder / model).digest
             state.models = [*state.models, model]
         if anchors is not None:
@@ -385,6 +393,10 @@ class WriteTransaction:
             [(codefile.checksum(recoded[at], known[1][at]), number) for at, number in places]
         )
         return codefile.checksum(codes, stored)
+
+    def write_model(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """A new model file of the folder."""
+        files.replace(self.folder / name, lambda file: write_npz(file, arrays))
 
     def write_file(self, name: str, write: Any) -> str:
         """A new file of the folder; SHA-256 of its bytes."""

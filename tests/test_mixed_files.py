@@ -1,0 +1,72 @@
+"""Files of two moments of an index in one folder: told before a byte is written, for every pair."""
+
+import itertools
+import shutil
+
+import numpy as np
+import pytest
+from conftest import SMALL, tagged
+
+from woh_faiss import WOHIndex
+from woh_faiss.errors import StoreError
+
+#: What came between the two moments.
+BETWEEN = {
+    "rounds": lambda index: (index.update(*tagged(2)), index.add(tagged(3)[0])),
+    "as many rows again": lambda index: (
+        index.remove(np.arange(40, 60)),
+        index.compact(),
+        index.add(tagged(3, n=20)[0]),
+    ),
+    "a compaction": lambda index: (index.remove([3, 50]), index.compact()),
+    "a rollback, and on": lambda index: (index.rollback(1), index.update(*tagged(5))),
+}
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if "db-" not in path.name}
+
+
+@pytest.fixture(scope="module", params=BETWEEN)
+def moments(request, tmp_path_factory):
+    """Two folders of an index, and the names of the files that differ."""
+    folder = tmp_path_factory.mktemp("moments")
+    with WOHIndex.create(folder / "i", **SMALL, keep_models=3) as index:
+        for seed in range(2):
+            index.update(*tagged(seed))
+        index.backup(folder / "old")
+        BETWEEN[request.param](index)
+        index.backup(folder / "new")
+    old, new = contents(folder / "old"), contents(folder / "new")
+    differ = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    return {"old": old, "new": new}, differ
+
+
+def mixtures(moments, differ):
+    """What is in the folder, of which moment, and the names of the files of the other."""
+    for base, other in (("old", "new"), ("new", "old")):
+        for count in (1, 2):
+            for names in itertools.combinations(differ, count):
+                taken = {name: moments[other].get(name) for name in names}
+                mixed = {name: data for name, data in {**moments[base], **taken}.items() if data is not None}
+                # A model that is not there yet is what a writer that died leaves: the next one removes it.
+                ours = {name for name in mixed if not name.startswith("model-") or name in moments[base]}
+                if {name: mixed[name] for name in ours} not in moments.values():
+                    yield base, names, mixed
+
+
+def test_no_mixture_is_written_to(moments, tmp_path):
+    known, differ = moments
+    tried = 0
+    for base, names, mixed in mixtures(known, differ):
+        folder = tmp_path / "mixed"
+        folder.mkdir()
+        for name, data in mixed.items():
+            (folder / name).write_bytes(data)
+        print(base, names)
+        with pytest.raises(StoreError), WOHIndex.open(folder) as index:
+            index.add(tagged(7)[0])
+        assert contents(folder) == mixed
+        shutil.rmtree(folder)
+        tried += 1
+    assert tried >= 6
