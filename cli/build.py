@@ -21,6 +21,7 @@ from .options import (
     progress,
     say,
     skip_option,
+    tag_separator_option,
     word_vectors_option,
 )
 
@@ -40,6 +41,7 @@ DOUBTED = 0.05
 @config_options
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@tag_separator_option
 @click.option(
     "--max-chunks",
     type=click.IntRange(min=1),
@@ -56,6 +58,7 @@ def build(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    tag_separator: str | None,
     first_sample: int,
     max_chunks: int | None,
 ) -> None:
@@ -71,17 +74,28 @@ def build(
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
-    inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]))
+    inputs = opened(chunks, columns, chunk_size, tag_separator, learn=bool(config["bits"]))
     learn_anew(inputs, index_path, config, word_vectors, first_sample, max_chunks)
 
 
 def opened(
-    chunks: Sequence[Path], columns: dict[str, str | None], chunk_size: int | None, learn: bool
+    chunks: Sequence[Path],
+    columns: dict[str, str | None],
+    chunk_size: int | None,
+    tag_separator: str | None,
+    learn: bool,
 ) -> Inputs:
     """The inputs, and a note about each whose columns were guessed."""
     from woh_faiss.inputs import Columns, open_inputs
 
-    inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn)
+    inputs = open_inputs(
+        chunks,
+        columns=Columns(**columns),
+        chunk_size=chunk_size,
+        learn=learn,
+        tag_separator=tag_separator,
+        note=lambda line: say(f"note: {line}"),
+    )
     for line in inputs.guessed(Columns(**columns)):
         say(f"note: {line}")
     return inputs
@@ -128,6 +142,7 @@ def learn_anew(
 @word_vectors_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@tag_separator_option
 @on_duplicate_option
 @skip_option
 @max_memory_option
@@ -138,6 +153,7 @@ def update(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
 ) -> None:
@@ -156,7 +172,7 @@ def update(
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits))
+        inputs = opened(chunks, columns, chunk_size, tag_separator, learn=bool(index.config.bits))
         done = index.extend(
             inputs, word_vectors=vectors, on_duplicate=on_duplicate, skip_known=not no_skip, note=say
         )
@@ -169,6 +185,7 @@ def update(
 @index_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@tag_separator_option
 @on_duplicate_option
 @skip_option
 @max_memory_option
@@ -178,6 +195,7 @@ def add(
     index_path: Path,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
 ) -> None:
@@ -192,7 +210,7 @@ def add(
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, learn=False)
+        inputs = opened(chunks, columns, chunk_size, tag_separator, learn=False)
         done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, skip_known=not no_skip, note=say)
         for round_ in progress(done, len(inputs)):
             report(round_)

@@ -16,6 +16,8 @@ from .options import (
     first_sample_option,
     index_option,
     max_memory_option,
+    say,
+    tag_separator_option,
 )
 
 
@@ -24,12 +26,13 @@ from .options import (
 @click.option(
     "--tags",
     type=click.Path(path_type=Path, readable=False),
-    help="File with each vector's tags, in order: .npz, Parquet, JSON lines (.jsonl), or text, a line each.",
+    help="File with each vector's tags, in order: .npz, Parquet, JSON, CSV, or text, a line each.",
 )
 @index_option
 @config_options
 @chunk_size_option
 @column_options("tags", "id", "key")
+@tag_separator_option
 @first_sample_option
 @max_memory_option
 @one_line_errors
@@ -41,6 +44,7 @@ def import_(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    tag_separator: str | None,
     first_sample: int,
 ) -> None:
     """Create an index from the vectors and ids of FAISS, a flat index of float vectors.
@@ -55,5 +59,12 @@ def import_(
     from woh_faiss.inputs import Columns
     from woh_faiss.inputs.faiss_file import open_faiss
 
-    inputs = open_faiss(faiss_path, tags, columns=Columns(**columns), chunk_size=chunk_size)
+    inputs = open_faiss(
+        faiss_path,
+        tags,
+        columns=Columns(**columns),
+        chunk_size=chunk_size,
+        tag_separator=tag_separator,
+        note=lambda line: say(f"note: {line}"),
+    )
     learn_anew(inputs, index_path, config, word_vectors, first_sample)

@@ -86,6 +86,12 @@ max_memory_option = click.option(
     help="Memory that one input file may take (a chunk, if it is read in chunks).",
 )
 
+tag_separator_option = click.option(
+    "--tag-separator",
+    metavar="CHAR",
+    help="Between tags in a text.  [default: ';' where there is one, else blanks, or as the first tell]",
+)
+
 chunk_size_option = click.option(
     "--chunk-size",
     type=click.IntRange(min=1),

@@ -105,6 +105,7 @@ def query(context: click.Context, **given: Any) -> None:
     options = QueryOptions(**given)
     options.check(k_is_given=context.get_parameter_source("k") is not ParameterSource.DEFAULT)
     from woh_faiss import WOHIndex
+    from woh_faiss.validate import listed
 
     only, never = (None if file is None else id_files.ids(file) for file in (options.allow, options.deny))
     with WOHIndex.open(options.index_path) as index, ExitStack() as opened:
@@ -124,6 +125,9 @@ def query(context: click.Context, **given: Any) -> None:
         if held < options.k and options.radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             say(f"note: {options.index_path} {what}")
+        unknown = index.unknown_tags(asked.words, how.vectors) if asked.words else []
+        if 0 < len(unknown) < len(asked.words or ()):  # of none it is an error
+            say(f"note: nothing is known of {listed([*map(repr, unknown)])}, which the query leaves out")
         found = answers(index, asked, how, options.explain or options.html is not None)
         if options.html is not None or not sys.stdout.isatty():  # else the answers themselves show it
             found = progress(found, len(asked), "queries")
@@ -207,12 +211,17 @@ class QueryOptions:
     def batch(self, index: WOHIndex) -> QueryBatch:
         """The queries, read."""
         from woh_faiss import read_chunk
+        from woh_faiss.tags.splitting import TagTexts
+        from woh_faiss.tags.tag_lists import TagLists
 
         chunk = None if self.queries is None else read_chunk(self.queries)
         item_id = self.item_id if self.key is None else index.id_of(self.key)
         item = None if item_id is None else index.items([item_id])[0]
         tags = self.tags
-        words = None if tags is None else tags.split(";") if ";" in tags else tags.split()
+        words = None
+        if tags is not None:
+            split_as = TagTexts(note=lambda line: say(f"note: --tags: {line}"))
+            words = TagLists.from_strings([tags], split_as).of_row(0)
         return QueryBatch(chunk, item, words, tags if self.key is None else self.key)
 
 

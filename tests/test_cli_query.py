@@ -177,3 +177,16 @@ def test_a_terminal_gets_tables(here, tmp_path):
     cells = [line.split("\t") for line in piped.splitlines()[1:]]
     assert len(cells) == 4
     assert all(re.search(rf"\b{row[2]} .* {row[4]}\b", shown) for row in cells)
+
+
+def test_tags_that_nothing_is_known_of_are_told(here):
+    done = run("query", "--tags", "qqqq sea zzz", "-k", "2")
+    assert "note: nothing is known of 'qqqq', 'zzz', which the query leaves out" in done.stderr
+    assert "note" not in run("query", "--tags", "sea", "-k", "2").stderr
+
+
+def test_tags_of_a_query_are_split_as_those_of_items(here):
+    done = run("query", "--tags", "sea, golden gate", "-k", "2")
+    assert "note: --tags: tags are split at commas" in done.stderr
+    assert "nothing is known of 'golden gate'" in done.stderr
+    assert lines("--tags", "#SEA", "-k", "2")[0]["id"] == lines("--tags", "sea", "-k", "2")[0]["id"]

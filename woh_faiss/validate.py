@@ -100,6 +100,27 @@ def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
     return ids
 
 
+def whole_floats(ids: NDArray[Any]) -> NDArray[Any]:
+    """Ids of a file, as int64 where they are floats: one missing value makes floats of integers.
+
+    Raises
+    ------
+    InputError
+        One is not whole, or so large that a float may stand for another.
+    """
+    if ids.dtype.kind != "f":
+        return ids
+    exact = 2.0 ** (np.finfo(ids.dtype).nmant + 1)
+    values = ids.astype(np.float64)
+    bad = np.flatnonzero(~((values == np.floor(values)) & (np.abs(values) <= exact)))
+    if bad.size:
+        raise InputError(
+            f"id {ids[bad[0]]} of row {bad[0]} is no whole number that a float holds exactly; give integers, "
+            "or names as keys (--key-column)"
+        )
+    return ids.astype(np.int64)
+
+
 def positive_int(k: Any, name: str = "k") -> int:
     """A count such as k as a Python int of at least 1: `whole_number`."""
     number = whole_number(k, name, 1)

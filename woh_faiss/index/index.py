@@ -687,6 +687,10 @@ class WOHIndex:
             H = unit_rows(H) + unit_rows(of_features)
         return self._scored(view, score.normalised(H), a, k, "kind" if a is None else "both", 0, allow, deny)
 
+    def unknown_tags(self, tags: Sequence[str], word_vectors: WordVectors | None = None) -> list[str]:
+        """Tags that `search_tags` leaves out: neither the index nor `word_vectors` knows them."""
+        return self._model.tag_queries(self._follow()).strange(tags, word_vectors)
+
     def describe(self, D: Iterable[NDArray[Any]], I: Iterable[NDArray[np.int64]]) -> list[list[Neighbour]]:
         """What a search found, with keys and tags: a list a query, without empty or erased places.
 
@@ -1023,7 +1027,9 @@ class WOHIndex:
         StoreError
             As `update`, or codes, ids or catalogue are not what was written: new checksums would hide that.
         """
-        return Compacted(*self._store.compact(timeout))
+        from woh_faiss.tags.tag_text import normalise
+
+        return Compacted(*self._store.compact(timeout, normalise))
 
     def rollback(self, round: int, *, timeout: float = 10.0) -> int:  # noqa: A002 - what it is called everywhere
         """Go back permanently to the state after a round; 0 is the empty index.

@@ -17,6 +17,7 @@ from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
+from woh_faiss.tags.splitting import TagTexts
 
 from . import arrow_values as values
 from .chunk import Chunk
@@ -164,7 +165,7 @@ def _texts(names: list[str] | None, schema: Any) -> list[str]:
 
 
 def table_source(
-    path: Path, wanted: Columns, learn: bool, fields: dict[str, str] | None = None
+    path: Path, wanted: Columns, learn: bool, split_as: TagTexts, fields: dict[str, str] | None = None
 ) -> ChunkSource:
     """The rows of one file; `fields` are what its folders' names say (``country=fr``)."""
     table = open_table(path)
@@ -183,7 +184,7 @@ def table_source(
     def read(size: int | None) -> Iterator[Chunk]:
         start = 0
         for part in table.tables([name for name in columns.named if name not in partition], size):
-            found = chunk_values(part, columns, table.where, start, partition)
+            found = chunk_values(part, columns, table.where, start, split_as, partition)
             if found["features"].shape[1] != d:
                 raise InputError(
                     f"{table.where}: features from row {start} on have {found['features'].shape[1]} numbers, "
@@ -196,7 +197,12 @@ def table_source(
 
 
 def chunk_values(
-    part: Any, columns: Columns, where: str, start: int, partition: dict[str, str] | None = None
+    part: Any,
+    columns: Columns,
+    where: str,
+    start: int,
+    split_as: TagTexts,
+    partition: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Arguments of `Chunk.of` from a table of rows from `start` on; what has no column is not among them."""
     found: dict[str, Any] = {}
@@ -207,7 +213,7 @@ def chunk_values(
             text = partition[columns.tags]
             found["tags"] = values.tags_of([[text] if text else []] * part.num_rows, "tags")
         elif columns.tags is not None:
-            found["tags"] = values.tags(part.column(columns.tags), columns.tags)
+            found["tags"] = values.tags(part.column(columns.tags), columns.tags, split_as)
         if columns.id is not None:
             found["ids"] = values.ids(part.column(columns.id))
         if columns.key is not None:
@@ -225,7 +231,7 @@ def _no_bomb(table: ArrowTable, d: int) -> None:
         )
 
 
-def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSource]:
+def folder_sources(folder: Path, wanted: Columns, learn: bool, split_as: TagTexts) -> list[ChunkSource]:
     """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next."""
     found = []
     for root, folders, names in os.walk(folder):
@@ -240,7 +246,7 @@ def folder_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSour
     for path in found:
         parts = [part.partition("=") for part in path.relative_to(folder).parts[:-1]]
         fields = {name: _partition_value(value) for name, sign, value in parts if sign}
-        sources.append(table_source(path, wanted, learn, fields))
+        sources.append(table_source(path, wanted, learn, split_as, fields))
         wanted = Columns(*(name or "" for name in sources[0].columns))  # the same in every file
     return sources
 

@@ -18,6 +18,7 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError, MemoryBudgetError
 from woh_faiss.io.npz import read_arrays
+from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists, tag_lists
 
 __all__ = ["Chunk", "TagLists", "gathered", "concatenate", "read_chunk"]
@@ -141,13 +142,13 @@ class Chunk:
         )
 
 
-def read_chunk(path: str | os.PathLike[str]) -> Chunk:
+def read_chunk(path: str | os.PathLike[str], *, split_as: TagTexts | None = None) -> Chunk:
     """The chunk in an .npz file, a folder of .npy files, or one .npy file of features.
 
     Keys are as in `Chunk.of`; unknown ones are ignored. `tags` may be strings, or 0/1 with
     `tag_names`, or the CSR parts `tags_data`, `tags_indices`, `tags_indptr`, `tags_shape` with
     `tag_names`; columns without names are called tag0, tag1, ... A folder's features.npy and a
-    single .npy are memory-mapped, read-only.
+    single .npy are memory-mapped, read-only. `split_as` is as in `TagLists.from_strings`.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
         try:
             return Chunk.of(
                 arrays["features"],
-                stored_tags(arrays),
+                stored_tags(arrays, split_as),
                 ids=arrays.get("ids"),
                 keys=arrays.get("keys"),
                 labels=arrays.get("labels"),
@@ -246,7 +247,7 @@ def naming(chunk: Chunk) -> tuple[bool, ...]:
     return chunk.ids is None, chunk.keys is None, chunk.tags is None
 
 
-def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+def stored_tags(arrays: dict[str, NDArray[Any]], split_as: TagTexts | None = None) -> TagLists | None:
     """The tags of an .npz or a folder, in whatever form its arrays have them; None for none."""
     names = arrays.get("tag_names")
     parts = [key for key in _CSR if key in arrays]
@@ -254,7 +255,9 @@ def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
         if parts:
             raise InputError(f"tags are given twice, as 'tags' and as {', '.join(parts)}; keep one form")
         tags = arrays["tags"]
-        return TagLists.from_strings(tags) if tags.dtype.kind in "US" else TagLists.from_dense(tags, names)
+        if tags.dtype.kind in "US":
+            return TagLists.from_strings(tags, split_as)
+        return TagLists.from_dense(tags, names)
     if not parts:
         return None
     if missing := [key for key in _CSR if key not in arrays]:
@@ -269,10 +272,11 @@ def _item_keys(keys: Any, n: int) -> NDArray[np.str_]:
     first: dict[str, int] = {}
     for row, text in enumerate(texts):
         if not text:
-            raise InputError(f"keys: row {row} is empty; give every item a key")
+            raise InputError(f"keys: row {row} is empty; give every item a key, or none (--key-column '')")
         if first.setdefault(text, row) != row:
             raise InputError(
-                f"keys: {validate.short(text)} of row {row} was row {first[text]}'s already; keep one"
+                f"keys: {validate.short(text)} of row {row} was row {first[text]}'s already; keep one "
+                "(--on-duplicate skip or replace), or give no keys (--key-column '')"
             )
     return text_array(texts, "keys")
 

@@ -13,6 +13,7 @@ from woh_faiss import validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import read_npy
+from woh_faiss.tags.splitting import TagTexts
 
 from .arrow import ArrowTable, chunk_values, open_table
 from .arrow_values import offers
@@ -29,7 +30,7 @@ def is_embeddings(folder: Path) -> bool:
     return (folder / FEATURES).is_dir()
 
 
-def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkSource]:
+def embedding_sources(folder: Path, wanted: Columns, learn: bool, split_as: TagTexts) -> list[ChunkSource]:
     """The pairs of files of a folder, by number.
 
     Raises
@@ -53,7 +54,7 @@ def embedding_sources(folder: Path, wanted: Columns, learn: bool) -> list[ChunkS
         )
     sources = []
     for number in sorted(arrays):
-        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn))
+        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn, split_as))
         wanted = Columns(None, *(name or "" for name in sources[0].columns[1:]))  # the same in every file
     return sources
 
@@ -76,7 +77,7 @@ def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
     return found
 
 
-def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool) -> ChunkSource:
+def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, split_as: TagTexts) -> ChunkSource:
     where = display_path(path)
     X = read_npy(path, where, mapped=True)
     with at(where, 0):
@@ -95,7 +96,7 @@ def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool) -> ChunkS
             rows = X[start : start + size]
             with at(where, start):
                 validate.features(rows)
-            more = chunk_values(next(known), columns, table.where, start) if known is not None else {}
+            more = chunk_values(next(known), columns, table.where, start, split_as) if known else {}
             yield chunk_at(table.where, start, rows, **more)
 
     return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read)

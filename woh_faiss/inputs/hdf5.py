@@ -13,9 +13,10 @@ from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.matlab.mat73 import checked_storage
 from woh_faiss.io.npz import damage
+from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
 
-from .arrow_values import tags_of
+from .arrow_values import key_text, tags_of
 from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose
 from .source import ChunkSource, at, chunk_at
@@ -31,7 +32,7 @@ NAMES = "tag_names"
 _TEXTS = 64
 
 
-def hdf5_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
+def hdf5_source(path: Path, wanted: Columns, learn: bool, split_as: TagTexts) -> ChunkSource:
     """The rows of one file; a dataset in a group is named by its path, ``train/features``.
 
     Raises
@@ -72,12 +73,15 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
             with at(where, start):
                 if columns.tags is not None:
                     marks = found[columns.tags]
-                    text = isinstance(marks, list)
-                    more["tags"] = tags_of(marks, columns.tags) if text else TagLists.from_dense(marks, names)
+                    if isinstance(marks, list):
+                        more["tags"] = tags_of(marks, columns.tags, split_as)
+                    else:
+                        more["tags"] = TagLists.from_dense(marks, names)
             if columns.id is not None:
-                more["ids"] = found[columns.id]
+                with at(where, start):
+                    more["ids"] = validate.whole_floats(found[columns.id])
             if columns.key is not None:
-                more["keys"] = [str(key) for key in found[columns.key]]
+                more["keys"] = [key_text(key) for key in found[columns.key]]
             yield chunk_at(where, start, found[features], **more)
 
     return ChunkSource(where, n, d, columns, read)
@@ -115,6 +119,8 @@ def _offer(name: str, node: Any) -> Offer:
         kind = "text"
     elif node.ndim == 1 and type_.kind in "iu":
         kind = "ints"
+    elif node.ndim == 1 and type_.kind == "f":
+        kind = "floats"
     return Offer(name, kind, f"{' x '.join(map(str, node.shape)) or 'scalar'} {'text' if text else type_}")
 
 

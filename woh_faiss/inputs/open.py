@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import damage
+from woh_faiss.tags.splitting import TagTexts
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
 from .chunk import Chunk, read_chunk
@@ -104,6 +105,8 @@ def open_inputs(
     columns: Columns | None = None,
     chunk_size: int | None = None,
     learn: bool = False,
+    tag_separator: str | None = None,
+    note: Callable[[str], object] | None = None,
 ) -> Inputs:
     """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
 
@@ -118,6 +121,11 @@ def open_inputs(
         `CHUNK_SIZE`. No chunk crosses from one file to the next.
     learn : bool
         Whether tags are needed.
+    tag_separator : str, optional
+        The character between tags in a text. Without it, ``;`` where a text has one, else white space; or
+        commas or pipes, where all of the first texts have them.
+    note : callable, optional
+        What takes a line about how tags are split, where the first texts tell.
 
     Raises
     ------
@@ -127,7 +135,8 @@ def open_inputs(
     if chunk_size is not None:
         chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)
     wanted = columns or Columns()
-    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn)]
+    split_as = TagTexts(tag_separator, note)
+    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn, split_as)]
     inputs = Inputs(sources, chunk_size)
     if not len(inputs):
         raise InputError(
@@ -144,20 +153,20 @@ def open_inputs(
 
 
 def _sources(
-    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool
+    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool, split_as: TagTexts
 ) -> list[ChunkSource]:
     file = Path(os.fsdecode(path))
     with budget.reading(display_path(file)), damage(display_path(file)):
         if file.is_dir():
             if is_embeddings(file):
-                return embedding_sources(file, wanted, learn)
+                return embedding_sources(file, wanted, learn, split_as)
             if not (file / "features.npy").exists() and has_tables(file):
-                return folder_sources(file, wanted, learn)
+                return folder_sources(file, wanted, learn, split_as)
         elif file.is_file():
             with file.open("rb") as stream:
                 start = stream.read(520)
             if is_arrow(start):
-                return [table_source(file, wanted, learn)]
+                return [table_source(file, wanted, learn, split_as)]
             if start.startswith(b"MATLAB"):
                 from .mat import mat_source
 
@@ -165,16 +174,16 @@ def _sources(
             if start.startswith(b"\x89HDF"):
                 from .hdf5 import hdf5_source
 
-                return [hdf5_source(file, wanted, learn)]
+                return [hdf5_source(file, wanted, learn, split_as)]
             if not start.startswith((b"PK", npy.MAGIC_PREFIX)):
                 raise InputError(
                     f"{display_path(file)} is none of .npz, .npy, Parquet, Arrow, Feather, HDF5 and "
                     f".mat (it starts with {start[:8]!r}); docs/inputs.md shows how each is written"
                 )
-    return [_chunk_file(file, wanted, size)]
+    return [_chunk_file(file, wanted, size, split_as)]
 
 
-def _chunk_file(file: Path, wanted: Columns, size: int | None) -> ChunkSource:
+def _chunk_file(file: Path, wanted: Columns, size: int | None, split_as: TagTexts) -> ChunkSource:
     """An .npz, a folder of .npy or an .npy, whose arrays have their names."""
     where = display_path(file)
     if any(wanted):
@@ -183,7 +192,7 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None) -> ChunkSource:
         )
 
     def read(step: int | None) -> Iterator[Chunk]:
-        chunk = read_chunk(file)
+        chunk = read_chunk(file, split_as=split_as)
         if step is None:
             yield chunk
             return
@@ -196,5 +205,5 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None) -> ChunkSource:
 
     if size is None:
         return ChunkSource(where, None, None, wanted, read)
-    n, d = read_chunk(file).features.shape
+    n, d = read_chunk(file, split_as=split_as).features.shape
     return ChunkSource(where, n, d, wanted, read)

@@ -290,14 +290,17 @@ class Store:
             yield update
         self.refresh()
 
-    def compact(self, timeout: float = 10.0) -> tuple[int, bool]:
-        """Rewrite the files without removed rows: how many went, and whether no trace of them is left."""
+    def compact(self, timeout: float = 10.0, form: Callable[[str], str] = str) -> tuple[int, bool]:
+        """Rewrite the files without removed rows: how many went, and whether no trace of them is left.
+
+        Tags are the same where their `form` is.
+        """
         with self.writing(timeout) as writing:
             from . import compaction
 
             if self.snapshot.model is not None:
                 self.view.check_model()  # files of another index may lie here: then nothing is rewritten
-            gone = compaction.compact(writing)
+            gone = compaction.compact(writing, form)
             writing.end()
             clean = compaction.scrub(writing, validate.seconds(timeout))
         return gone, clean

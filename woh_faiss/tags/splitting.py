@@ -1,0 +1,159 @@
+"""Several tags in one text: lists that were written as text, and separators, which the first rows tell.
+
+Separators are characters in the order in which they are looked for: a text is split at the first that it
+has; a blank stands for any white space, and is always had. One alone was asked for: lists are text then.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+from woh_faiss import budget
+from woh_faiss.errors import InputError, short
+from woh_faiss.validate import TEXT
+
+#: Where nothing else is told.
+USUAL = "; "
+#: Rows that tell.
+FIRST = 100
+#: What else people put between tags, if all rows that have several of them have it.
+_OTHERS = {"|": "pipes", ",": "commas"}
+_STRING = r"""[uU]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+#: A Python list, tuple or set of texts; NumPy's have blanks between them, which Python would join.
+_LIST = re.compile(rf"[\[({{]\s*(?:{_STRING}(?:(?:\s*,\s*|\s+){_STRING})*\s*(?:,\s*)?)?[\])}}]", re.DOTALL)
+#: In quotes, up to the next blank.
+_QUOTED = re.compile(r'(?<!\S)"([^"]*)"(?=[\s,]|$)|(\S+)')
+
+
+class Told(NamedTuple):
+    """Separators, and what a user should know of them."""
+
+    separators: str
+    notes: tuple[str, ...]
+
+
+class TagTexts:
+    """How the texts of an input are split into tags: as asked for, or as its first ones tell, in all of it.
+
+    Parameters
+    ----------
+    separator : str, optional
+        The one character that was asked for.
+    note : callable, optional
+        What takes a line about what the first texts told.
+    """
+
+    def __init__(self, separator: str | None = None, note: Callable[[str], object] | None = None) -> None:
+        if separator is not None and len(separator) != 1:
+            raise InputError(
+                f"the separator of tags is {short(separator)}, expected one character, such as ','"
+            )
+        self._separators, self._note = separator, note
+
+    def separators(self, texts: Iterable[str]) -> str:
+        """What `split` takes: told by these texts if nothing was asked for or told before."""
+        if self._separators is None:
+            self._separators, notes = told(texts)
+            for line in notes:
+                if self._note is not None:
+                    self._note(f"{line}; --tag-separator says otherwise")
+        return self._separators
+
+
+def told(texts: Iterable[str]) -> Told:
+    """What stands between tags, by the first texts that have any letter."""
+    rows = list(islice((text.strip() for text in texts if text.strip()), FIRST))
+    others = [row for row in rows if not _is_list(row)]
+    lists = len(rows) - len(others)
+    notes = [f"{lists:,} of the first {len(rows):,} rows of tags are lists as text"] if lists else []
+    rows = others
+    several = [row for row in rows if len(row.split()) > 1 or not _OTHERS.keys().isdisjoint(row)]
+    if any(";" in row for row in rows):
+        return Told(USUAL, tuple(notes))
+    for separator, name in _OTHERS.items():
+        having = sum(separator in row for row in several)
+        if having and having == len(several):
+            notes.append(f"tags are split at {name}, not at blanks")
+            return Told(f"{separator};", tuple(notes))
+        if having:
+            notes.append(
+                f"tags are split at blanks, though {having:,} of the first {len(rows):,} have {name}"
+            )
+    return Told(USUAL, tuple(notes))
+
+
+def split(text: str, separators: str = USUAL) -> list[str]:
+    """The tags of a text; quotes around one keep it whole. Blanks stay around tags.
+
+    Raises
+    ------
+    InputError
+        It looks like a list, and is not one of texts.
+    """
+    alone = len(separators) == 1
+    if len(text) > 1 << 20:  # one item's alone
+        parts = next((n for mark in separators.strip() if (n := text.count(mark))), len(text) // 2)
+        budget.take(TEXT * parts, "tags of an item")
+    if not alone and (found := _as_list(text.strip())) is not None:
+        return found
+    mark = next((mark for mark in separators if mark == " " or mark in text), "")
+    if not mark:
+        return [text]
+    if '"' not in text:
+        return [part.strip(",") for part in text.split()] if mark == " " else text.split(mark)
+    if mark == " ":
+        return [found[1] if found[2] is None else found[2].strip(",") for found in _QUOTED.finditer(text)]
+    bare = text.strip()
+    if bare[0] == bare[-1] == '"' and bare.count('"') == 2:  # the whole of it, as files of tables have it
+        return bare[1:-1].split(mark)
+    # A mark in quotes does not count; quotes within a tag are text.
+    quoted = re.compile(
+        rf'\s*"([^"]*)"\s*(?:{re.escape(mark)}|$)|([^{re.escape(mark)}]*)(?:{re.escape(mark)}|$)'
+    )
+    return [found[2] if found[1] is None else found[1] for found in quoted.finditer(text)]
+
+
+def _is_list(text: str) -> bool:
+    try:
+        return _as_list(text) is not None
+    except InputError:  # said where it is split, which knows the row
+        return False
+
+
+def _as_list(text: str) -> list[str] | None:
+    """The texts of a list that is written as text, in JSON or Python; None for other text."""
+    if not text or text[0] not in "[({" or text[-1] not in "])}":
+        return None
+    budget.take(20 * len(text) if len(text) > 1 << 16 else 0, "tags of an item")
+    if _LIST.fullmatch(text):
+        with suppress(ValueError, SyntaxError):
+            return [_unquoted(found[0]) for found in re.finditer(_STRING, text, re.DOTALL)]
+    if text[0] != "[" or not any(mark in text for mark in ",\"'"):
+        return None  # [wip]
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if values is None or not all(isinstance(value, str | None) for value in values):
+        raise InputError(
+            f"tags are {short(text)}, which looks like a list and is not one of texts in quotes; write it as "
+            "JSON, or say what stands between tags: --tag-separator ','"
+        )
+    return [value for value in values if value is not None]
+
+
+def _unquoted(quoted: str) -> str:
+    if "\\" not in quoted:
+        return quoted.lstrip("uU")[1:-1]
+    try:
+        return str(json.loads(quoted))  # what Python reads otherwise: \/ and halves of characters
+    except ValueError:
+        with warnings.catch_warnings(action="ignore"):  # of an escape that is none
+            return str(ast.literal_eval(quoted))
