@@ -10,6 +10,7 @@ import click
 
 from .errors import one_line_errors
 from .options import (
+    OTHER_VECTORS,
     chunk_size_option,
     chunks_argument,
     column_options,
@@ -231,6 +232,8 @@ def report(round_: Round) -> None:
         if health["tags_new"]:
             done += f", {health['tags_with_vector']:,} of {health['tags_new']:,} new ones with a word vector"
     say(f"{done}; {round_.ntotal:,} items in all")
+    if health.get("vectors_differ"):
+        say(f"note: {OTHER_VECTORS}")
     if health.get("adapted"):
         say(
             f"note: {health['novelty']:.0%} of the tags of round {round_.round} are of kinds of items that "

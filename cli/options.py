@@ -41,6 +41,12 @@ word_vectors_option = click.option(
     help="Word vectors of the tags' words: word2vec, GloVe or fastText .vec, plain or .gz, or a saved .npz.",
 )
 
+#: Of word vectors beside an index that has others.
+OTHER_VECTORS = (
+    "the index's tags have other vectors than --word-vectors, learned from its first chunk or of another file; "
+    "new tags do not compare with them: give that file, or build again with this one"
+)
+
 preset_option = click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),

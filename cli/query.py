@@ -17,6 +17,7 @@ from . import id_files, tsv
 from .answers import Answer, QueryBatch, SearchOptions, answers
 from .errors import one_line_errors
 from .options import (
+    OTHER_VECTORS,
     index_option,
     json_option,
     max_memory_option,
@@ -128,6 +129,8 @@ def query(context: click.Context, **given: Any) -> None:
         unknown = index.unknown_tags(asked.words, how.vectors) if asked.words else []
         if 0 < len(unknown) < len(asked.words or ()):  # of none it is an error
             say(f"note: nothing is known of {listed([*map(repr, unknown)])}, which the query leaves out")
+        if asked.words and how.vectors is not None and index.vectors_differ(how.vectors):
+            say(f"note: {OTHER_VECTORS}")
         found = answers(index, asked, how, options.explain or options.html is not None)
         if options.html is not None or not sys.stdout.isatty():  # else the answers themselves show it
             found = progress(found, len(asked), "queries")

@@ -691,6 +691,10 @@ class WOHIndex:
         """Tags that `search_tags` leaves out: neither the index nor `word_vectors` knows them."""
         return self._model.tag_queries(self._follow()).strange(tags, word_vectors)
 
+    def vectors_differ(self, word_vectors: WordVectors) -> bool:
+        """Whether the index's tags have other vectors than there: `search_tags` would mix two spaces."""
+        return self._model.tag_queries(self._follow()).vocabulary.differs(word_vectors)
+
     def describe(self, D: Iterable[NDArray[Any]], I: Iterable[NDArray[np.int64]]) -> list[list[Neighbour]]:
         """What a search found, with keys and tags: a list a query, without empty or erased places.
 

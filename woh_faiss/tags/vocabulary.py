@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,6 +102,8 @@ class Coverage:
         Those of `tags_new` whose vector is their own, from a file or learned, and not a mean of others.
     items, items_tagged : int
         Items of the chunk, and those that carry an admitted tag.
+    vectors_differ : bool
+        New tags took their vectors from other ones than the tags before: see `Vocabulary.differs`.
     """
 
     tags_new: int
@@ -109,6 +111,7 @@ class Coverage:
     tags_with_vector: int
     items: int
     items_tagged: int
+    vectors_differ: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +220,21 @@ class Vocabulary:
             fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=len(self.tags))
             grown = replace(grown, E=E)
         tagged = int(np.count_nonzero(np.diff(Y.indptr)))
-        return grown, Coverage(len(new), len(grown.tags), own, len(tags), tagged), list(seen)
+        differ = bool(new) and vectors is not None and self.differs(vectors)
+        return grown, Coverage(len(new), len(grown.tags), own, len(tags), tagged, differ), list(seen)
+
+    def differs(self, vectors: WordVectors) -> bool:
+        """Whether tags have other vectors here, so that those of new tags say nothing beside them.
+
+        Vectors of the first chunk's own are such, and those of another file. Asked are the first tags that
+        `vectors` know; some may have means of others.
+        """
+        if vectors.f != self.f:  # refused by name
+            return False
+        known = islice(((j, found) for j, tag in enumerate(self.tags[: 10 * _ASKED])
+                        if (found := vectors.lookup(self.shown(tag))) is not None), _ASKED)  # fmt: skip
+        same = [np.allclose(self.E[j], found, rtol=1e-4, atol=1e-6) for j, found in known]
+        return len(same) >= 3 and not any(same)
 
     def incidence(self, tags: TagLists | NormalisedTags) -> csr_array:
         """Y (n, c) of n items: float64 CSR of 0 and 1, sorted columns; unknown tags are left out."""
@@ -301,6 +318,8 @@ class Vocabulary:
         )
 
 
+#: Tags whose vectors are compared with those of a file.
+_ASKED = 50
 #: Skip-gram pairs times epochs that learning vectors from a first chunk may take: a few seconds on one core.
 PAIRS = 2_000_000
 MAX_EPOCHS = 50
