@@ -50,6 +50,7 @@ DOUBTED = 0.05
     help="Learn the first N chunks only; 'update' with the same inputs continues.",
 )
 @first_sample_option
+@on_duplicate_option
 @max_memory_option
 @one_line_errors
 def build(
@@ -61,6 +62,7 @@ def build(
     columns: dict[str, str | None],
     tag_separator: str | None,
     first_sample: int,
+    on_duplicate: OnDuplicate,
     max_chunks: int | None,
 ) -> None:
     """Create an index of a random sample of all CHUNKs, then learn the rest in its order.
@@ -75,8 +77,8 @@ def build(
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
-    inputs = opened(chunks, columns, chunk_size, tag_separator, learn=bool(config["bits"]))
-    learn_anew(inputs, index_path, config, word_vectors, first_sample, max_chunks)
+    inputs = opened(chunks, columns, chunk_size, tag_separator, on_duplicate, bool(config["bits"]))
+    learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate, max_chunks)
 
 
 def opened(
@@ -84,6 +86,7 @@ def opened(
     columns: dict[str, str | None],
     chunk_size: int | None,
     tag_separator: str | None,
+    on_duplicate: OnDuplicate,
     learn: bool,
 ) -> Inputs:
     """The inputs, and a note about each whose columns were guessed."""
@@ -95,6 +98,7 @@ def opened(
         chunk_size=chunk_size,
         learn=learn,
         tag_separator=tag_separator,
+        on_duplicate=on_duplicate,
         note=lambda line: say(f"note: {line}"),
     )
     for line in inputs.guessed(Columns(**columns)):
@@ -108,6 +112,7 @@ def learn_anew(
     hyper: dict[str, Any],
     word_vectors: Path | None,
     first_sample: int,
+    on_duplicate: OnDuplicate,
     max_chunks: int | None = None,
 ) -> None:
     """A new index that has learned the inputs, and a line about each round."""
@@ -121,6 +126,7 @@ def learn_anew(
         word_vectors=vectors,
         first_sample=first_sample,
         max_chunks=max_chunks,
+        on_duplicate=on_duplicate,
         progress=progress,
         **hyper,
     ) as index:
@@ -173,7 +179,7 @@ def update(
 
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, tag_separator, learn=bool(index.config.bits))
+        inputs = opened(chunks, columns, chunk_size, tag_separator, on_duplicate, bool(index.config.bits))
         done = index.extend(
             inputs, word_vectors=vectors, on_duplicate=on_duplicate, skip_known=not no_skip, note=say
         )
@@ -211,7 +217,7 @@ def add(
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        inputs = opened(chunks, columns, chunk_size, tag_separator, learn=False)
+        inputs = opened(chunks, columns, chunk_size, tag_separator, on_duplicate, learn=False)
         done = index.extend(inputs, learn=False, on_duplicate=on_duplicate, skip_known=not no_skip, note=say)
         for round_ in progress(done, len(inputs)):
             report(round_)

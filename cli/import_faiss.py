@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,9 +16,13 @@ from .options import (
     first_sample_option,
     index_option,
     max_memory_option,
+    on_duplicate_option,
     say,
     tag_separator_option,
 )
+
+if TYPE_CHECKING:
+    from woh_faiss.index.item_ids import OnDuplicate
 
 
 @click.command(name="import")
@@ -34,6 +38,7 @@ from .options import (
 @column_options("tags", "id", "key")
 @tag_separator_option
 @first_sample_option
+@on_duplicate_option
 @max_memory_option
 @one_line_errors
 def import_(
@@ -46,6 +51,7 @@ def import_(
     columns: dict[str, str | None],
     tag_separator: str | None,
     first_sample: int,
+    on_duplicate: OnDuplicate,
 ) -> None:
     """Create an index from the vectors and ids of FAISS, a flat index of float vectors.
 
@@ -65,6 +71,7 @@ def import_(
         columns=Columns(**columns),
         chunk_size=chunk_size,
         tag_separator=tag_separator,
+        on_duplicate=on_duplicate,
         note=lambda line: say(f"note: {line}"),
     )
-    learn_anew(inputs, index_path, config, word_vectors, first_sample)
+    learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate)

@@ -43,7 +43,7 @@ word_vectors_option = click.option(
 
 #: Of word vectors beside an index that has others.
 OTHER_VECTORS = (
-    "the index's tags have other vectors than --word-vectors, learned from its first chunk or of another file; "
+    "the index's tags have other vectors than --word-vectors: from its first chunk, or from another file; "
     "new tags do not compare with them: give that file, or build again with this one"
 )
 
@@ -60,7 +60,7 @@ on_duplicate_option = click.option(
     type=click.Choice(["error", "skip", "replace"]),
     default="error",
     show_default=True,
-    help="What to do with items whose id or key is in the index.",
+    help="What to do with items whose id or key another one has.",
 )
 
 

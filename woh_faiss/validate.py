@@ -74,8 +74,8 @@ def _surely_finite(X: NDArray[Any]) -> bool:
         return bool(np.isfinite(flat @ flat))
 
 
-def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
-    """Ids of n items as int64.
+def item_ids(ids: ArrayLike, n: int, once: bool = True) -> NDArray[np.int64]:
+    """Ids of n items as int64, each `once` unless that is false.
 
     Raises
     ------
@@ -94,9 +94,12 @@ def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
         row = int(np.flatnonzero(ids < 0)[0])
         raise InputError(f"id {ids[row]} of row {row} is negative; ids are 0 or more")
     unique, first = np.unique(ids, return_index=True)
-    if len(unique) != n:
+    if once and len(unique) != n:
         again = np.setdiff1d(np.arange(n), first)[0]
-        raise InputError(f"id {ids[again]} of row {again} is given twice in one chunk")
+        raise InputError(
+            f"id {ids[again]} of row {again} is given twice in one chunk; keep one "
+            "(--on-duplicate skip or replace)"
+        )
     return ids
 
 

@@ -174,6 +174,7 @@ class WOHIndex:
         first_sample: int = FIRST_ROUND,
         max_chunks: int | None = None,
         progress: Callable[[Iterable[Chunk], int], Iterable[Chunk]] | None = None,
+        on_duplicate: OnDuplicate = "error",
         **hyper: Any,
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
@@ -197,6 +198,9 @@ class WOHIndex:
             Learn so many chunks only; `extend` with the same inputs continues.
         progress : callable, optional
             Given the chunks and their number, it gives them back, and may show how far they are.
+        on_duplicate : "error", "skip" or "replace"
+            Of items with one id or key: refuse them, or keep the first ("skip") or the last ("replace").
+            `Inputs` are read once more for it.
 
         Raises
         ------
@@ -223,7 +227,13 @@ class WOHIndex:
             with cls.create(unfinished, config, instance_bits=instance_bits, **hyper) as index:
                 early = index.config.start == "semantic" or index.instance_bits
                 index._writer.build(
-                    chunks, word_vectors, FIRST_ROUND if early else 1, first_sample, max_chunks, progress
+                    chunks,
+                    word_vectors,
+                    FIRST_ROUND if early else 1,
+                    first_sample,
+                    max_chunks,
+                    progress,
+                    on_duplicate,
                 )
             publish(unfinished, final)
         return cls.open(final)
@@ -303,7 +313,9 @@ class WOHIndex:
         StoreError
             The index is damaged or cannot be written.
         """
-        return self._writer.update(_as_chunk(features, tags, ids, keys), word_vectors, timeout, on_duplicate)
+        return self._writer.update(
+            _as_chunk(features, tags, ids, keys, on_duplicate), word_vectors, timeout, on_duplicate
+        )
 
     def add(
         self,
@@ -333,7 +345,7 @@ class WOHIndex:
         InputError, LockedError, StoreError
             As `update`.
         """
-        return self._writer.add(_as_chunk(features, tags, ids, keys), timeout, on_duplicate)
+        return self._writer.add(_as_chunk(features, tags, ids, keys, on_duplicate), timeout, on_duplicate)
 
     def add_codes(
         self,
@@ -423,7 +435,11 @@ class WOHIndex:
         """
         from woh_faiss.inputs import Inputs, open_inputs
 
-        opened = inputs if isinstance(inputs, Inputs) else open_inputs(inputs, learn=learn)
+        opened = (
+            inputs
+            if isinstance(inputs, Inputs)
+            else open_inputs(inputs, learn=learn, on_duplicate=on_duplicate)
+        )
         return self._writer.extend(
             opened,
             learn=learn,
@@ -1157,7 +1173,11 @@ def _nameable(path: Path) -> None:
 
 
 def _as_chunk(
-    features: Chunk | ArrayLike, tags: Any, ids: ArrayLike | None, keys: Sequence[str] | None
+    features: Chunk | ArrayLike,
+    tags: Any,
+    ids: ArrayLike | None,
+    keys: Sequence[str] | None,
+    on_duplicate: OnDuplicate,
 ) -> Chunk:
     if isinstance(features, Chunk):
         if tags is not None or ids is not None or keys is not None:
@@ -1165,4 +1185,4 @@ def _as_chunk(
                 "a Chunk brings its own tags, ids and keys; give them to Chunk.of, not beside it"
             )
         return features
-    return Chunk.of(features, tags, ids=ids, keys=keys)
+    return Chunk.of(features, tags, ids=ids, keys=keys, on_duplicate=on_duplicate)

@@ -6,6 +6,7 @@ Files are read a chunk at a time. pyarrow and h5py are imported when a file need
 from __future__ import annotations
 
 from .columns import Columns
+from .distinct import DistinctInputs
 from .first_sample import SampledInputs, first_sampled, sample_rows
 from .open import Inputs, Piece, open_inputs
 from .source import CHUNK_SIZE
@@ -13,6 +14,7 @@ from .source import CHUNK_SIZE
 __all__ = [
     "CHUNK_SIZE",
     "Columns",
+    "DistinctInputs",
     "Inputs",
     "Piece",
     "SampledInputs",

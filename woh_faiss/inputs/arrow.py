@@ -22,7 +22,7 @@ from woh_faiss.tags.splitting import TagTexts
 from . import arrow_values as values
 from .chunk import Chunk
 from .columns import Columns, Offer, choose, natural
-from .source import ChunkSource, at, chunk_at
+from .source import ChunkSource, Reading, at, chunk_at
 
 #: What such files are called in a folder; alone, a file's first bytes decide.
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
@@ -165,7 +165,7 @@ def _texts(names: list[str] | None, schema: Any) -> list[str]:
 
 
 def table_source(
-    path: Path, wanted: Columns, learn: bool, split_as: TagTexts, fields: dict[str, str] | None = None
+    path: Path, wanted: Columns, learn: bool, reading: Reading, fields: dict[str, str] | None = None
 ) -> ChunkSource:
     """The rows of one file; `fields` are what its folders' names say (``country=fr``)."""
     table = open_table(path)
@@ -184,13 +184,13 @@ def table_source(
     def read(size: int | None) -> Iterator[Chunk]:
         start = 0
         for part in table.tables([name for name in columns.named if name not in partition], size):
-            found = chunk_values(part, columns, table.where, start, split_as, partition)
+            found = chunk_values(part, columns, table.where, start, reading.split_as, partition)
             if found["features"].shape[1] != d:
                 raise InputError(
                     f"{table.where}: features from row {start} on have {found['features'].shape[1]} numbers, "
                     f"those of row 0 {d}; give all items features of one width"
                 )
-            yield chunk_at(table.where, start, **found)
+            yield chunk_at(table.where, start, reading.on_duplicate, **found)
             start += part.num_rows
 
     return ChunkSource(table.where, table.n, d, columns, read)
@@ -231,7 +231,7 @@ def _no_bomb(table: ArrowTable, d: int) -> None:
         )
 
 
-def folder_sources(folder: Path, wanted: Columns, learn: bool, split_as: TagTexts) -> list[ChunkSource]:
+def folder_sources(folder: Path, wanted: Columns, learn: bool, reading: Reading) -> list[ChunkSource]:
     """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next."""
     found = []
     for root, folders, names in os.walk(folder):
@@ -246,7 +246,7 @@ def folder_sources(folder: Path, wanted: Columns, learn: bool, split_as: TagText
     for path in found:
         parts = [part.partition("=") for part in path.relative_to(folder).parts[:-1]]
         fields = {name: _partition_value(value) for name, sign, value in parts if sign}
-        sources.append(table_source(path, wanted, learn, split_as, fields))
+        sources.append(table_source(path, wanted, learn, reading, fields))
         wanted = Columns(*(name or "" for name in sources[0].columns))  # the same in every file
     return sources
 

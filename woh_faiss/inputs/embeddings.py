@@ -13,13 +13,12 @@ from woh_faiss import validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import read_npy
-from woh_faiss.tags.splitting import TagTexts
 
 from .arrow import ArrowTable, chunk_values, open_table
 from .arrow_values import offers
 from .chunk import Chunk
 from .columns import Columns, choose
-from .source import ChunkSource, at, chunk_at
+from .source import ChunkSource, Reading, at, chunk_at
 
 #: The folders of features and of what is known of each; others (text_emb) are not read.
 FEATURES, METADATA = "img_emb", "metadata"
@@ -30,7 +29,7 @@ def is_embeddings(folder: Path) -> bool:
     return (folder / FEATURES).is_dir()
 
 
-def embedding_sources(folder: Path, wanted: Columns, learn: bool, split_as: TagTexts) -> list[ChunkSource]:
+def embedding_sources(folder: Path, wanted: Columns, learn: bool, reading: Reading) -> list[ChunkSource]:
     """The pairs of files of a folder, by number.
 
     Raises
@@ -54,7 +53,7 @@ def embedding_sources(folder: Path, wanted: Columns, learn: bool, split_as: TagT
         )
     sources = []
     for number in sorted(arrays):
-        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn, split_as))
+        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn, reading))
         wanted = Columns(None, *(name or "" for name in sources[0].columns[1:]))  # the same in every file
     return sources
 
@@ -77,7 +76,7 @@ def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
     return found
 
 
-def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, split_as: TagTexts) -> ChunkSource:
+def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, reading: Reading) -> ChunkSource:
     where = display_path(path)
     X = read_npy(path, where, mapped=True)
     with at(where, 0):
@@ -96,7 +95,7 @@ def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, split_as:
             rows = X[start : start + size]
             with at(where, start):
                 validate.features(rows)
-            more = chunk_values(next(known), columns, table.where, start, split_as) if known else {}
-            yield chunk_at(table.where, start, rows, **more)
+            more = chunk_values(next(known), columns, table.where, start, reading.split_as) if known else {}
+            yield chunk_at(table.where, start, reading.on_duplicate, rows, **more)
 
     return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read)

@@ -15,7 +15,7 @@ from woh_faiss.errors import InputError
 from woh_faiss.inputs.flat_faiss_file import read_floats
 from woh_faiss.tags.splitting import TagTexts
 
-from .chunk import Chunk
+from .chunk import Chunk, OnDuplicate
 from .columns import Columns
 from .open import Inputs
 from .source import ChunkSource, at, chunk_at
@@ -30,6 +30,7 @@ def open_faiss(
     chunk_size: int | None = None,
     tag_separator: str | None = None,
     note: Callable[[str], object] | None = None,
+    on_duplicate: OnDuplicate = "error",
 ) -> Inputs:
     """The vectors of a Faiss file as features, its ids as ids, and the tags of a side file, by position.
 
@@ -40,7 +41,7 @@ def open_faiss(
     tags : path
         As `inputs.side.open_side` reads. Its ids, if it has any, must be those of the index, in order; or
         are the ids, where the index has none.
-    tag_separator, note
+    tag_separator, note, on_duplicate
         As `open_inputs` takes them.
 
     Raises
@@ -74,7 +75,7 @@ def open_faiss(
                 with at(side.where, start):
                     _same(known.get("ids"), ids, where)
                 known["ids"] = ids
-            yield chunk_at(where, start, found.vectors[start:stop], **known)
+            yield chunk_at(where, start, on_duplicate, found.vectors[start:stop], **known)
 
     return Inputs([ChunkSource(where, n, d, side.columns, read)], chunk_size)
 

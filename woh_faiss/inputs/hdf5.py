@@ -13,13 +13,12 @@ from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.matlab.mat73 import checked_storage
 from woh_faiss.io.npz import damage
-from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
 
 from .arrow_values import key_text, tags_of
 from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose
-from .source import ChunkSource, at, chunk_at
+from .source import ChunkSource, Reading, at, chunk_at
 
 #: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
 _KINDS = {
@@ -32,7 +31,7 @@ NAMES = "tag_names"
 _TEXTS = 64
 
 
-def hdf5_source(path: Path, wanted: Columns, learn: bool, split_as: TagTexts) -> ChunkSource:
+def hdf5_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> ChunkSource:
     """The rows of one file; a dataset in a group is named by its path, ``train/features``.
 
     Raises
@@ -74,7 +73,7 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool, split_as: TagTexts) ->
                 if columns.tags is not None:
                     marks = found[columns.tags]
                     if isinstance(marks, list):
-                        more["tags"] = tags_of(marks, columns.tags, split_as)
+                        more["tags"] = tags_of(marks, columns.tags, reading.split_as)
                     else:
                         more["tags"] = TagLists.from_dense(marks, names)
             if columns.id is not None:
@@ -82,7 +81,7 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool, split_as: TagTexts) ->
                     more["ids"] = validate.whole_floats(found[columns.id])
             if columns.key is not None:
                 more["keys"] = [key_text(key) for key in found[columns.key]]
-            yield chunk_at(where, start, found[features], **more)
+            yield chunk_at(where, start, reading.on_duplicate, found[features], **more)
 
     return ChunkSource(where, n, d, columns, read)
 

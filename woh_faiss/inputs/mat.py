@@ -15,7 +15,7 @@ from woh_faiss.inputs.matlab.variables import Mat, whole_numbers
 
 from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose
-from .source import ChunkSource, at, chunk_at
+from .source import ChunkSource, Reading, at, chunk_at
 
 _KINDS = {
     **KINDS,
@@ -26,7 +26,7 @@ _KINDS = {
 }
 
 
-def mat_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
+def mat_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> ChunkSource:
     """The rows of one part of a .mat file.
 
     Raises
@@ -61,7 +61,7 @@ def mat_source(path: Path, wanted: Columns, learn: bool) -> ChunkSource:
             parts = {
                 name: values.rows(rows) if name == "tags" else values[rows] for name, values in more.items()
             }
-            yield chunk_at(mat.where, start, X[rows], **parts)
+            yield chunk_at(mat.where, start, reading.on_duplicate, X[rows], **parts)
 
     return ChunkSource(mat.where, n, d, columns, read)
 

@@ -18,10 +18,10 @@ from woh_faiss.io.npz import damage
 from woh_faiss.tags.splitting import TagTexts
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
-from .chunk import Chunk, read_chunk
+from .chunk import Chunk, OnDuplicate, read_chunk
 from .columns import Columns
 from .embeddings import embedding_sources, is_embeddings
-from .source import CHUNK_SIZE, ChunkSource
+from .source import CHUNK_SIZE, ChunkSource, Reading
 
 
 class Piece(NamedTuple):
@@ -107,6 +107,7 @@ def open_inputs(
     learn: bool = False,
     tag_separator: str | None = None,
     note: Callable[[str], object] | None = None,
+    on_duplicate: OnDuplicate = "error",
 ) -> Inputs:
     """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
 
@@ -126,6 +127,9 @@ def open_inputs(
         commas or pipes, where all of the first texts have them.
     note : callable, optional
         What takes a line about how tags are split, where the first texts tell.
+    on_duplicate : "error", "skip" or "replace"
+        Items of a chunk that have an id or key of another of its items: refused, or left out but for the
+        first ("skip") or the last ("replace").
 
     Raises
     ------
@@ -135,8 +139,8 @@ def open_inputs(
     if chunk_size is not None:
         chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)
     wanted = columns or Columns()
-    split_as = TagTexts(tag_separator, note)
-    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn, split_as)]
+    reading = Reading(TagTexts(tag_separator, note), on_duplicate)
+    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn, reading)]
     inputs = Inputs(sources, chunk_size)
     if not len(inputs):
         raise InputError(
@@ -153,37 +157,37 @@ def open_inputs(
 
 
 def _sources(
-    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool, split_as: TagTexts
+    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool, reading: Reading
 ) -> list[ChunkSource]:
     file = Path(os.fsdecode(path))
     with budget.reading(display_path(file)), damage(display_path(file)):
         if file.is_dir():
             if is_embeddings(file):
-                return embedding_sources(file, wanted, learn, split_as)
+                return embedding_sources(file, wanted, learn, reading)
             if not (file / "features.npy").exists() and has_tables(file):
-                return folder_sources(file, wanted, learn, split_as)
+                return folder_sources(file, wanted, learn, reading)
         elif file.is_file():
             with file.open("rb") as stream:
                 start = stream.read(520)
             if is_arrow(start):
-                return [table_source(file, wanted, learn, split_as)]
+                return [table_source(file, wanted, learn, reading)]
             if start.startswith(b"MATLAB"):
                 from .mat import mat_source
 
-                return [mat_source(file, wanted, learn)]
+                return [mat_source(file, wanted, learn, reading)]
             if start.startswith(b"\x89HDF"):
                 from .hdf5 import hdf5_source
 
-                return [hdf5_source(file, wanted, learn, split_as)]
+                return [hdf5_source(file, wanted, learn, reading)]
             if not start.startswith((b"PK", npy.MAGIC_PREFIX)):
                 raise InputError(
                     f"{display_path(file)} is none of .npz, .npy, Parquet, Arrow, Feather, HDF5 and "
                     f".mat (it starts with {start[:8]!r}); docs/inputs.md shows how each is written"
                 )
-    return [_chunk_file(file, wanted, size, split_as)]
+    return [_chunk_file(file, wanted, size, reading)]
 
 
-def _chunk_file(file: Path, wanted: Columns, size: int | None, split_as: TagTexts) -> ChunkSource:
+def _chunk_file(file: Path, wanted: Columns, size: int | None, reading: Reading) -> ChunkSource:
     """An .npz, a folder of .npy or an .npy, whose arrays have their names."""
     where = display_path(file)
     if any(wanted):
@@ -192,12 +196,12 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None, split_as: TagText
         )
 
     def read(step: int | None) -> Iterator[Chunk]:
-        chunk = read_chunk(file, split_as=split_as)
+        chunk = read_chunk(file, split_as=reading.split_as, on_duplicate=reading.on_duplicate)
         if step is None:
             yield chunk
             return
         for start in range(0, len(chunk), step):
-            part = chunk.rows(slice(start, start + step))
+            part = replace(chunk.rows(slice(start, start + step)), left_out=0 if start else chunk.left_out)
             if part.tags is None:
                 yield part
                 continue
@@ -205,5 +209,5 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None, split_as: TagText
 
     if size is None:
         return ChunkSource(where, None, None, wanted, read)
-    n, d = read_chunk(file, split_as=split_as).features.shape
+    n, d = read_chunk(file, split_as=reading.split_as, on_duplicate=reading.on_duplicate).features.shape
     return ChunkSource(where, n, d, wanted, read)

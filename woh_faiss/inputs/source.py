@@ -9,8 +9,9 @@ from typing import Any
 
 from woh_faiss import budget
 from woh_faiss.errors import InputError, MemoryBudgetError
+from woh_faiss.tags.splitting import TagTexts
 
-from .chunk import Chunk
+from .chunk import Chunk, OnDuplicate
 from .columns import Columns
 
 #: Rows of a chunk unless a user says otherwise: as many as the first round of a good index has.
@@ -42,10 +43,26 @@ class ChunkSource:
     read: Callable[[int | None], Iterator[Chunk]]
 
 
-def chunk_at(where: str, start: int, features: Any, **values: Any) -> Chunk:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was asked of all inputs.
+
+    Attributes
+    ----------
+    split_as : TagTexts
+        How texts become tags.
+    on_duplicate : "error", "skip" or "replace"
+        As `Chunk.of` takes it.
+    """
+
+    split_as: TagTexts
+    on_duplicate: OnDuplicate = "error"
+
+
+def chunk_at(where: str, start: int, on_duplicate: OnDuplicate, features: Any, **values: Any) -> Chunk:
     """`Chunk.of` rows from `start` on; its errors say where."""
     with at(where, start):
-        return Chunk.of(features, **values)
+        return Chunk.of(features, on_duplicate=on_duplicate, **values)
 
 
 @contextmanager
