@@ -21,6 +21,7 @@ from .options import (
     on_duplicate_option,
     progress,
     say,
+    say_split,
     skip_option,
     tag_separator_option,
     word_vectors_option,
@@ -99,7 +100,7 @@ def opened(
         learn=learn,
         tag_separator=tag_separator,
         on_duplicate=on_duplicate,
-        note=lambda line: say(f"note: {line}"),
+        note=say_split,
     )
     for line in inputs.guessed(Columns(**columns)):
         say(f"note: {line}")

@@ -17,7 +17,7 @@ from .options import (
     index_option,
     max_memory_option,
     on_duplicate_option,
-    say,
+    say_split,
     tag_separator_option,
 )
 
@@ -72,6 +72,6 @@ def import_(
         chunk_size=chunk_size,
         tag_separator=tag_separator,
         on_duplicate=on_duplicate,
-        note=lambda line: say(f"note: {line}"),
+        note=say_split,
     )
     learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate)

@@ -199,6 +199,11 @@ def say(line: str) -> None:
     click.echo(display_text(line), err=True)
 
 
+def say_split(line: str) -> None:
+    """A note about how texts are split into tags, which the first ones tell."""
+    say(f"note: {line}; --tag-separator says otherwise")
+
+
 def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
     """A comma-separated list of code lengths, for a click callback."""
     try:

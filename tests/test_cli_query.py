@@ -187,6 +187,6 @@ def test_tags_that_nothing_is_known_of_are_told(here):
 
 def test_tags_of_a_query_are_split_as_those_of_items(here):
     done = run("query", "--tags", "sea, golden gate", "-k", "2")
-    assert "note: --tags: tags are split at commas" in done.stderr
+    assert "note: --tags: tags are split at commas, not at blanks\n" in done.stderr
     assert "nothing is known of 'golden gate'" in done.stderr
     assert lines("--tags", "#SEA", "-k", "2")[0]["id"] == lines("--tags", "sea", "-k", "2")[0]["id"]

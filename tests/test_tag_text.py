@@ -195,7 +195,18 @@ def test_a_separator_that_is_asked_for_is_the_only_one():
         TagTexts(", ")
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "[sea, hill]", '[["sea"]]', '["sea", {}]', "[" * 3000 + ",]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1, 2]",
+        "[sea, hill]",
+        '{sea,"golden gate"}',
+        '{"sea": 1}',
+        '[["sea"]]',
+        '["sea", {}]',
+        "[" * 3000 + ",]",
+    ],
+)
 def test_a_list_of_something_else_is_refused_with_its_row(text):
     with pytest.raises(InputError, match=r"tags of row 1 are .*looks like a list and is not") as caught:
         TagLists.from_strings(["sea", text])

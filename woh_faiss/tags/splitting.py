@@ -63,7 +63,7 @@ class TagTexts:
             self._separators, notes = told(texts)
             for line in notes:
                 if self._note is not None:
-                    self._note(f"{line}; --tag-separator says otherwise")
+                    self._note(line)
         return self._separators
 
 
@@ -135,13 +135,13 @@ def _as_list(text: str) -> list[str] | None:
     if _LIST.fullmatch(text):
         with suppress(ValueError, SyntaxError):
             return [_unquoted(found[0]) for found in re.finditer(_STRING, text, re.DOTALL)]
-    if text[0] != "[" or not any(mark in text for mark in ",\"'"):
+    if text[0] == "(" or not any(mark in text for mark in ",\"'"):
         return None  # [wip]
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
         values = None
-    if values is None or not all(isinstance(value, str | None) for value in values):
+    if not isinstance(values, list) or not all(isinstance(value, str | None) for value in values):
         raise InputError(
             f"tags are {short(text)}, which looks like a list and is not one of texts in quotes; write it as "
             "JSON, or say what stands between tags: --tag-separator ','"
