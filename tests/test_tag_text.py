@@ -155,19 +155,27 @@ def test_a_catalogue_with_two_forms_of_a_tag_is_refused():
     [
         ("sea, golden gate,fog / hill, snow / fog", "sea+golden gate+fog / hill+snow / fog", "at commas"),
         ("sea|golden gate / hill | snow", "sea+golden gate / hill+snow", "at pipes"),
-        ("sea, hill / golden gate", "sea+hill / golden+gate", "1 of the first 2 have commas"),
+        ("sea, hill / golden gate", "sea+hill / golden+gate", "1 of the first 2 texts have commas"),
         ("sea hill / golden gate;", "sea+hill / golden gate", ""),
         ("sea, hill; / a;b, c", "sea, hill / a+b, c", ""),
-        ('sea "golden gate" 5"x7 / "a b", c', 'sea+golden gate+5"x7 / a b+c', "1 of the first 2 have commas"),
+        (
+            'sea "golden gate" 5"x7 / "a b", c',
+            'sea+golden gate+5"x7 / a b+c',
+            "1 of the first 2 texts have commas",
+        ),
         ('"sea","golden gate, SF" / "hill, snow"', "sea+golden gate, SF / hill+snow", "at commas"),
         (
             '["sea", "golden gate"] / [] / ["caf\\u00e9", null]',
             "sea+golden gate /  / café",
-            "3 of the first 3",
+            "as text",
         ),
-        ("['sea', \"king's road\"] / ('a',) / {'a', 'b'}", "sea+king's road / a / a+b", "are lists as text"),
-        ("['sea' 'golden gate'\n 'fog']", "sea+golden gate+fog", "are lists as text"),
-        ("['a\\'b'] / ['\\d']", "a'b / \\d", "are lists as text"),
+        (
+            "['sea', \"king's road\"] / ('a',) / {'a', 'b'}",
+            "sea+king's road / a / a+b",
+            "lists that are written as text",
+        ),
+        ("['sea' 'golden gate'\n 'fog']", "sea+golden gate+fog", "lists that are written as text"),
+        ("['a\\'b'] / ['\\d']", "a'b / \\d", "lists that are written as text"),
         ("[wip] sea / (new)", "[wip]+sea / (new)", ""),
         ("#sea #sunset", "#sea+#sunset", ""),
     ],
@@ -185,6 +193,21 @@ def test_later_texts_are_split_as_the_first():
     TagLists.from_strings(["sea, golden gate"], split_as)
     assert TagLists.from_strings(["golden gate", "a;b c"], split_as).of_row(0) == ["golden gate"]
     assert TagLists.from_strings(["golden gate", "a;b c"], split_as).of_row(1) == ["a", "b c"]
+
+
+def test_texts_that_cannot_be_split_tell_nothing():
+    """Of which the next ones tell, whatever the chunks are."""
+    notes = []
+    split_as = TagTexts(note=notes.append)
+    for texts in (["sea", "", "hill"], ['["sea"]'], ['["hill"]', "fog"], ["golden gate, sea"], ["a b"]):
+        found = TagLists.from_strings(texts, split_as)
+    assert found.of_row(0) == ["a b"]
+    assert notes == [
+        "lists that are written as text are read as lists",
+        "tags are split at commas, not at blanks",
+    ]
+    late = ["sea"] * 500 + ["sea, golden gate"]
+    assert TagLists.from_strings(late).of_row(500) == ["sea", "golden gate"]
 
 
 def test_a_separator_that_is_asked_for_is_the_only_one():

@@ -12,7 +12,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import islice
 from typing import NamedTuple
 
 from woh_faiss import budget
@@ -33,10 +32,11 @@ _QUOTED = re.compile(r'(?<!\S)"([^"]*)"(?=[\s,]|$)|(\S+)')
 
 
 class Told(NamedTuple):
-    """Separators, and what a user should know of them."""
+    """Separators, what a user should know of them, and whether any text told."""
 
     separators: str
     notes: tuple[str, ...]
+    sure: bool
 
 
 class TagTexts:
@@ -56,37 +56,43 @@ class TagTexts:
                 f"the separator of tags is {short(separator)}, expected one character, such as ','"
             )
         self._separators, self._note = separator, note
+        self._said: set[str] = set()
 
     def separators(self, texts: Iterable[str]) -> str:
         """What `split` takes: told by these texts if nothing was asked for or told before."""
-        if self._separators is None:
-            self._separators, notes = told(texts)
-            for line in notes:
-                if self._note is not None:
-                    self._note(line)
-        return self._separators
+        if self._separators is not None:
+            return self._separators
+        found = told(texts)
+        for line in found.notes:
+            if self._note is not None and line not in self._said:
+                self._note(line)
+            self._said.add(line)
+        if found.sure:
+            self._separators = found.separators
+        return found.separators
 
 
 def told(texts: Iterable[str]) -> Told:
-    """What stands between tags, by the first texts that have any letter."""
-    rows = list(islice((text.strip() for text in texts if text.strip()), FIRST))
-    others = [row for row in rows if not _is_list(row)]
-    lists = len(rows) - len(others)
-    notes = [f"{lists:,} of the first {len(rows):,} rows of tags are lists as text"] if lists else []
-    rows = others
-    several = [row for row in rows if len(row.split()) > 1 or not _OTHERS.keys().isdisjoint(row)]
-    if any(";" in row for row in rows):
-        return Told(USUAL, tuple(notes))
-    for separator, name in _OTHERS.items():
-        having = sum(separator in row for row in several)
-        if having and having == len(several):
-            notes.append(f"tags are split at {name}, not at blanks")
-            return Told(f"{separator};", tuple(notes))
-        if having:
-            notes.append(
-                f"tags are split at blanks, though {having:,} of the first {len(rows):,} have {name}"
-            )
-    return Told(USUAL, tuple(notes))
+    """What stands between tags, by the first texts that can be split."""
+    rows: list[str] = []
+    lists = 0
+    for row in filter(None, map(str.strip, texts)):
+        if _is_list(row):
+            lists += 1
+        elif len(row.split(maxsplit=1)) > 1 or any(mark in row for mark in (";", *_OTHERS)):
+            rows.append(row)
+        if len(rows) == FIRST or lists == FIRST:
+            break
+    notes = ["lists that are written as text are read as lists"] if lists else []
+    if not any(";" in row for row in rows):
+        for separator, name in _OTHERS.items():
+            having = sum(separator in row for row in rows)
+            if having and having == len(rows):
+                return Told(f"{separator};", (*notes, f"tags are split at {name}, not at blanks"), True)
+            if having:
+                many = f"{having:,} of the first {len(rows):,} texts"
+                notes.append(f"tags are split at blanks, though {many} have {name}")
+    return Told(USUAL, tuple(notes), bool(rows))
 
 
 def split(text: str, separators: str = USUAL) -> list[str]:
