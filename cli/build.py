@@ -13,6 +13,7 @@ import click
 
 from .errors import VERBOSE, is_set, one_line_errors
 from .options import (
+    OTHER_VECTORS,
     bad_rows_options,
     bar,
     chunk_size_option,
@@ -28,7 +29,9 @@ from .options import (
     print_json,
     progress,
     say,
+    say_split,
     skip_option,
+    tag_separator_option,
     timeout_option,
     word_vectors_option,
 )
@@ -50,6 +53,7 @@ DOUBTED = 0.05
 @config_options
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@tag_separator_option
 @click.option(
     "--max-chunks",
     type=click.IntRange(min=1),
@@ -59,6 +63,7 @@ DOUBTED = 0.05
 @first_sample_option
 @json_option
 @bad_rows_options
+@on_duplicate_option
 @max_memory_option
 @one_line_errors
 def build(
@@ -68,7 +73,9 @@ def build(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    tag_separator: str | None,
     first_sample: int,
+    on_duplicate: OnDuplicate,
     max_chunks: int | None,
     as_json: bool,
     report: Path | None,
@@ -86,21 +93,34 @@ def build(
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
     """
     with bad_rows(report) as bad:
-        inputs = opened(chunks, columns, chunk_size, learn=bool(config["bits"]), bad=bad)
-        learn_anew(inputs, index_path, config, word_vectors, first_sample, as_json, max_chunks)
+        inputs = opened(
+            chunks, columns, chunk_size, tag_separator, on_duplicate, learn=bool(config["bits"]), bad=bad
+        )
+        learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate, as_json, max_chunks)
 
 
 def opened(
     chunks: Sequence[Path],
     columns: dict[str, str | None],
     chunk_size: int | None,
+    tag_separator: str | None,
+    on_duplicate: OnDuplicate,
     learn: bool,
     bad: BadRows | None = None,
 ) -> Inputs:
     """The inputs, and a note about each whose columns were guessed."""
     from woh_faiss.inputs import Columns, open_inputs
 
-    inputs = open_inputs(chunks, columns=Columns(**columns), chunk_size=chunk_size, learn=learn, bad=bad)
+    inputs = open_inputs(
+        chunks,
+        columns=Columns(**columns),
+        chunk_size=chunk_size,
+        learn=learn,
+        tag_separator=tag_separator,
+        on_duplicate=on_duplicate,
+        note=say_split,
+        bad=bad,
+    )
     for line in inputs.notes(Columns(**columns)):
         say(f"note: {line}")
     return inputs
@@ -135,6 +155,7 @@ def learn_anew(
     hyper: dict[str, Any],
     word_vectors: Path | None,
     first_sample: int,
+    on_duplicate: OnDuplicate,
     as_json: bool,
     max_chunks: int | None = None,
 ) -> None:
@@ -150,6 +171,7 @@ def learn_anew(
         word_vectors=vectors,
         first_sample=first_sample,
         max_chunks=max_chunks,
+        on_duplicate=on_duplicate,
         progress=lambda work, total: progress(work, total, items=len),
         **hyper,
     ) as index:
@@ -173,6 +195,7 @@ def learn_anew(
 @word_vectors_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@tag_separator_option
 @on_duplicate_option
 @skip_option
 @timeout_option
@@ -186,6 +209,7 @@ def update(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
     timeout: float,
@@ -208,7 +232,9 @@ def update(
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
-        inputs = opened(chunks, columns, chunk_size, learn=bool(index.config.bits), bad=bad)
+        inputs = opened(
+            chunks, columns, chunk_size, tag_separator, on_duplicate, learn=bool(index.config.bits), bad=bad
+        )
         told = Reports(word_vectors, as_json)
         extended(
             index,
@@ -226,6 +252,7 @@ def update(
 @index_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@tag_separator_option
 @on_duplicate_option
 @skip_option
 @timeout_option
@@ -238,6 +265,7 @@ def add(
     index_path: Path,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
     timeout: float,
@@ -256,7 +284,7 @@ def add(
 
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
-        inputs = opened(chunks, columns, chunk_size, learn=False, bad=bad)
+        inputs = opened(chunks, columns, chunk_size, tag_separator, on_duplicate, learn=False, bad=bad)
         told = Reports(None, as_json)
         extended(
             index,
@@ -342,6 +370,8 @@ def report(round_: Round) -> None:
         elif health["tags_new"]:
             done += f", {health['tags_with_vector']:,} of {health['tags_new']:,} new ones with a word vector"
     say(f"{done}; {round_.ntotal:,} items in all")
+    if health.get("vectors_differ"):
+        say(f"note: {OTHER_VECTORS}")
     if health.get("adapted"):
         say(
             f"note: {health['novelty']:.0%} of the tags of round {round_.round} are of kinds of items that "

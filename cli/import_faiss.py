@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,13 @@ from .options import (
     index_option,
     json_option,
     max_memory_option,
+    on_duplicate_option,
+    say_split,
+    tag_separator_option,
 )
+
+if TYPE_CHECKING:
+    from woh_faiss.index.item_ids import OnDuplicate
 
 
 @click.command(name="import")
@@ -25,14 +31,16 @@ from .options import (
 @click.option(
     "--tags",
     type=click.Path(path_type=Path, readable=False),
-    help="File with each vector's tags, in order: .npz, Parquet, JSON lines (.jsonl), or text, a line each.",
+    help="File with each vector's tags, in order: .npz, Parquet, JSON, CSV, or text, a line each.",
 )
 @index_option
 @config_options
 @chunk_size_option
 @column_options("tags", "id", "key")
+@tag_separator_option
 @first_sample_option
 @json_option
+@on_duplicate_option
 @max_memory_option
 @one_line_errors
 def import_(
@@ -43,8 +51,10 @@ def import_(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    tag_separator: str | None,
     first_sample: int,
     as_json: bool,
+    on_duplicate: OnDuplicate,
 ) -> None:
     """Create an index from the vectors and ids of FAISS, an index of float vectors.
 
@@ -59,5 +69,13 @@ def import_(
     from woh_faiss.inputs import Columns
     from woh_faiss.inputs.faiss_file import open_faiss
 
-    inputs = open_faiss(faiss_path, tags, columns=Columns(**columns), chunk_size=chunk_size)
-    learn_anew(inputs, index_path, config, word_vectors, first_sample, as_json)
+    inputs = open_faiss(
+        faiss_path,
+        tags,
+        columns=Columns(**columns),
+        chunk_size=chunk_size,
+        tag_separator=tag_separator,
+        on_duplicate=on_duplicate,
+        note=say_split,
+    )
+    learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate, as_json)

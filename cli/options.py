@@ -45,6 +45,12 @@ word_vectors_option = click.option(
     help="Word vectors of the tags' words: word2vec, GloVe or fastText .vec, plain or .gz, or a saved .npz.",
 )
 
+#: Of word vectors beside an index that has others.
+OTHER_VECTORS = (
+    "the index's tags have other vectors than --word-vectors: from its first chunk, or from another file; "
+    "new tags do not compare with them: give that file, or build again with this one"
+)
+
 preset_option = click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
@@ -58,7 +64,7 @@ on_duplicate_option = click.option(
     type=click.Choice(["error", "skip", "replace"]),
     default="error",
     show_default=True,
-    help="What to do with items whose id or key is in the index.",
+    help="What to do with items whose id or key another one has.",
 )
 
 
@@ -122,6 +128,12 @@ max_memory_option = click.option(
     expose_value=False,
     callback=_set_max_memory,
     help="Memory that one input file may take (a chunk, if it is read in chunks).",
+)
+
+tag_separator_option = click.option(
+    "--tag-separator",
+    metavar="CHAR",
+    help="Between tags in a text.  [default: ';' where there is one, else blanks, or as the first tell]",
 )
 
 chunk_size_option = click.option(
@@ -236,6 +248,11 @@ def say(line: str) -> None:
 def noted(line: str) -> None:
     """A note on stderr."""
     say(f"note: {line}")
+
+
+def say_split(line: str) -> None:
+    """A note about how texts are split into tags, which the first ones tell."""
+    say(f"note: {line}; --tag-separator says otherwise")
 
 
 def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:

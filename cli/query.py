@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,6 +18,7 @@ from . import id_files, tsv
 from .answers import Answer, QueryBatch, SearchOptions, answers
 from .errors import one_line_errors
 from .options import (
+    OTHER_VECTORS,
     column_options,
     index_option,
     json_option,
@@ -123,6 +125,7 @@ def query(context: click.Context, **given: Any) -> None:
     options = QueryOptions(**given)
     options.check(k_is_given=context.get_parameter_source("k") is not ParameterSource.DEFAULT)
     from woh_faiss import WOHIndex
+    from woh_faiss.validate import listed
 
     only, never = (None if file is None else id_files.ids(file) for file in (options.allow, options.deny))
     with WOHIndex.open(options.index_path) as index, ExitStack() as opened:
@@ -139,9 +142,15 @@ def query(context: click.Context, **given: Any) -> None:
             options.ann,
         )
         asked, n_asked = options.batches(index)
+        words = options.words
         if held < options.k and options.radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             say(f"note: {options.index_path} {what}")
+        unknown = index.unknown_tags(words, how.vectors) if words else []
+        if 0 < len(unknown) < len(words or ()):  # of none it is an error
+            say(f"note: nothing is known of {listed([*map(repr, unknown)])}, which the query leaves out")
+        if words and how.vectors is not None and index.vectors_differ(how.vectors):
+            say(f"note: {OTHER_VECTORS}")
         found = answers(index, asked, how, options.explain or options.html is not None)
         if options.html is not None or not sys.stdout.isatty():  # else the answers themselves show it
             found = progress(found, n_asked, "queries")
@@ -232,10 +241,15 @@ class QueryOptions:
 
         return WordVectors.open(self.word_vectors)
 
+    @cached_property
+    def words(self) -> list[str] | None:
+        """What is asked by --tags."""
+        return None if self.tags is None else _words(self.tags)
+
     def batches(self, index: WOHIndex) -> tuple[Iterable[QueryBatch], int]:
         """The queries, read a chunk at a time where their file can be, and how many there are."""
         tags = self.tags
-        words = None if tags is None else tags.split(";") if ";" in tags else tags.split()
+        words = self.words
         if self.queries is not None:
             return self._rows_of(self.queries, words)
         if words is not None:
@@ -290,6 +304,14 @@ def _rows_with(
     if missing := [key for key in keys if key not in found]:
         raise click.ClickException(f"no row of {queries} has the key {missing[0]!r}")
     return [found[key] for key in keys]
+
+
+def _words(tags: str) -> list[str]:
+    """What is asked by --tags, split as texts of tags are."""
+    from woh_faiss.tags.splitting import TagTexts
+    from woh_faiss.tags.tag_lists import TagLists
+
+    return TagLists.from_strings([tags], TagTexts(note=lambda line: say(f"note: --tags: {line}"))).of_row(0)
 
 
 def _remote(index: WOHIndex, url: str | None, opened: ExitStack) -> Remote | None:

@@ -428,7 +428,8 @@ def test_json_of_an_honest_side_file_is_cheap(tmp_path):
     path.write_text("".join(json.dumps({"caption": f"a dog at sea {i} " * 10}) + "\n" for i in range(2000)))
     from woh_faiss.inputs.columns import Columns
     from woh_faiss.inputs.tag_file import open_side
+    from woh_faiss.tags.splitting import TagTexts
 
     with budget.reading("t"):
-        assert len(next(open_side(Path(path), Columns()).read(2000))["tags"]) == 2000
+        assert len(next(open_side(Path(path), Columns(), TagTexts()).read(2000))["tags"]) == 2000
         assert budget._account.get().taken < 40 * MB

@@ -208,3 +208,16 @@ def test_items_are_listed(here):
     assert found == {"id": 119, "key": "2/photo 39", "tags": found["tags"], "round": 3, "trust": 1}
     assert len(run("items", "--limit", 4).stdout.splitlines()) == 4
     assert "no item of index.woh matches" in run("items", "--match", "none of these").stderr
+
+
+def test_tags_that_nothing_is_known_of_are_told(here):
+    done = run("query", "--tags", "qqqq sea zzz", "-k", "2")
+    assert "note: nothing is known of 'qqqq', 'zzz', which the query leaves out" in done.stderr
+    assert "note" not in run("query", "--tags", "sea", "-k", "2").stderr
+
+
+def test_tags_of_a_query_are_split_as_those_of_items(here):
+    done = run("query", "--tags", "sea, golden gate", "-k", "2")
+    assert "note: --tags: tags are split at commas, not at blanks\n" in done.stderr
+    assert "nothing is known of 'golden gate'" in done.stderr
+    assert lines("--tags", "#SEA", "-k", "2")[0]["id"] == lines("--tags", "sea", "-k", "2")[0]["id"]

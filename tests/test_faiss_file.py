@@ -301,3 +301,55 @@ def test_ids_that_repeat_are_refused(tmp_path):
     with pytest.raises(InputError, match="id 0 of row 1 is given twice"):
         WOHIndex.build(tmp_path / "i.woh", open_faiss(tmp_path / "i.faiss", tmp_path / "tags.txt"), **SMALL)
     assert not (tmp_path / "i.woh").exists()
+
+
+ITEMS = [{"id": int(i), "tags": given} for i, given in zip(IDS, TAGS, strict=True)]
+CSV = "id,tags\n" + "".join(f'{i},"{", ".join([*given, ""])}"\n' for i, given in zip(IDS, TAGS, strict=True))
+
+ROWS = "id\ttags\n" + "".join(f"{i}\t{','.join(given)}\n" for i, given in zip(IDS, TAGS, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.json", json.dumps(TAGS)),
+        ("t.json", json.dumps(TAGS, indent=1)),
+        ("t.json", json.dumps([";".join([*given, ""]) for given in TAGS])),
+        ("t.json", json.dumps(ITEMS, indent=2)),
+        ("t.jsonl", json.dumps(ITEMS)),
+        ("t.ndjson", "\ufeff" + json.dumps(TAGS, indent=1)),
+        ("t.json", "".join(json.dumps(given) + "\n" for given in TAGS)),
+        ("t.csv", CSV),
+        ("t.csv", "\ufeff" + CSV.replace("id,tags", "ID,Keywords").replace("\n", "\r\n")),
+        ("t.csv", "\n".join(f'"{", ".join(given)}"' for given in TAGS)),
+        ("t.csv", "\n".join(";".join([*given, ""]) for given in TAGS)),
+        ("t.csv", ROWS.replace("\t", ";")),
+        ("t.tsv", ROWS),
+    ],
+)  # fmt: skip
+def test_tags_in_json_arrays_and_tables(files, tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    chunks = chunks_of(files[0], tmp_path / name)
+    assert [chunk.tags.of_row(i) for chunk in chunks for i in range(len(chunk))] == TAGS
+    assert np.concatenate([chunk.ids for chunk in chunks]).tolist() == IDS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.json", '{"tags": [["sea"]],\n"id": [1]}', "t.json is one JSON object; give an array of items"),
+        ("t.json", '[["sea"],\n["hill"', "is neither a JSON array nor JSON lines (Expecting ',' delimiter"),
+        ("t.csv", "1,sea\n2,hill\n", "has 2 columns in row 0 and no header with one of tags; begin it"),
+        ("t.csv", "id,tags\n1,sea,hill\n", "row 1 has 3 columns, the first line 2; quote what has a"),
+        ("t.csv", 'id,tags\n1,"sea', "t.csv is not CSV (unexpected end of data); write it again"),
+        ("t.csv", "tags,tags\n", "has a name twice in its first line: tags, tags; rename one"),
+        ("t.csv", "keywords,tags\nsea,hill\n", "several columns that may be the tags: keywords, tags"),
+        ("t.csv", 'tags\n"[1, 2]"\n' + "sea\n" * (N - 1), "tags of row 0 are '[1, 2]', which looks like"),
+    ],
+)  # fmt: skip
+def test_what_is_no_table_of_tags_is_refused_in_one_line(files, tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        chunks_of(files[0], tmp_path / name)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -138,6 +139,7 @@ def columns_of(tmp_path, table, **wanted):
 
 
 VECTORS, TEXT, LISTS, INTS = lists_of(np.ones((2, 3))), ["a", "b"], [["a"], ["b"]], [1, 2]
+UUIDS = pa.array([bytes(range(16)), bytes(16)], pa.binary(16))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +154,12 @@ VECTORS, TEXT, LISTS, INTS = lists_of(np.ones((2, 3))), ["a", "b"], [["a"], ["b"
             ("emb", "caption", None, "image_path"),
         ),
         ({"emb": VECTORS, "x_emb": VECTORS, "tags": LISTS, "bbox": VECTORS}, ("emb", "tags", None, None)),
+        ({"emb": VECTORS, "tags": LISTS, "id": INTS, "file_name": TEXT}, ("emb", "tags", "id", "file_name")),
+        ({"emb": VECTORS, "tags": LISTS, "id": INTS, "url": TEXT}, ("emb", "tags", "id", "url")),
+        ({"emb": VECTORS, "tags": LISTS, "id": [1.0, 2.0]}, ("emb", "tags", "id", None)),
+        ({"emb": VECTORS, "tags": LISTS, "id": [1.0, 2.0], "path": TEXT}, ("emb", "tags", "id", "path")),
+        ({"emb": VECTORS, "tags": LISTS, "id": [Decimal(1), Decimal(2)]}, ("emb", "tags", "id", None)),
+        ({"emb": VECTORS, "tags": LISTS, "id": UUIDS}, ("emb", "tags", None, "id")),
     ],
 )
 def test_columns_are_found_by_their_usual_names(tmp_path, table, expected):
@@ -614,3 +622,129 @@ def test_damaged_files_work_or_are_refused_in_one_line(tried, tmp_path, kind):
         (tmp_path / "damaged").write_bytes(damaged(data, rng))
         refused += bool(tried("inputs", tmp_path / "damaged"))
     assert refused > 10
+
+
+# ---- ids and tags that other programs wrote otherwise ------------------------------------------------------
+
+
+def chunk_of(tmp_path, note=None, separator=None, wanted=None, **table):
+    n = len(next(iter(table.values())))
+    columns = {"features": lists_of(np.eye(n, 4)), "tags": [["sea"]] * n, **table}
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(columns), path)
+    (chunk,) = open_inputs([path], learn=True, note=note, tag_separator=separator, columns=wanted)
+    return chunk
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([3.0, 1.0, 2.0**53], [3, 1, 2**53]),
+        (pa.array([3, 1], pa.float16()), [3, 1]),
+        ([Decimal("3.00"), Decimal(2**62)], [3, 2**62]),
+        (pa.array([3.0, 1.0, 3.0]).dictionary_encode().slice(0, 2), [3, 1]),
+    ],
+)
+def test_ids_that_became_another_type_are_ids(tmp_path, ids, expected):
+    assert chunk_of(tmp_path, id=ids).ids.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([3.0, None], "id of row 1 is null; give every item one, or say another --id-column ('' for none)"),
+        (np.array([3, 2**24 + 2], np.float32), "id 16777218.0 of row 1 is no whole number that a float"),
+        ([3.0, 1.5], "id 1.5 of row 1 is no whole number that a float holds exactly"),
+        ([3.0, 1e300], "id 1e+300 of row 1 is no whole number that a float holds exactly"),
+        ([3.0, float("nan")], "id nan of row 1 is no whole number"),
+        ([Decimal("1.5"), Decimal(2)], "id 1.5 of row 0 is no whole number of 64 signed bits"),
+        (
+            [Decimal(1), Decimal(2**63)],
+            "id 9223372036854775808 of row 1 is no whole number of",
+        ),
+        ([3.0, 3.0], "id 3 of row 1 is given twice"),
+        (
+            [{"a": 1}, {"a": 2}],
+            "column 'id' is struct<a: int64>, expected whole numbers for ids or text",
+        ),
+        ([True, False], "column 'id' is bool, expected whole numbers"),
+    ],
+)
+def test_ids_are_never_dropped_in_silence(tmp_path, ids, message):
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        chunk_of(tmp_path, id=ids)
+    assert "\n" not in str(caught.value)
+    assert chunk_of(tmp_path, id=ids, wanted=Columns(id="", key="")).ids is None
+
+
+def test_ids_that_are_no_numbers_become_keys(tmp_path):
+    chunk = chunk_of(tmp_path, id=UUIDS)
+    assert (chunk.ids, chunk.keys.tolist()) == (
+        None,
+        ["00010203-0405-0607-0809-0a0b0c0d0e0f", "00000000-0000-0000-0000-000000000000"],
+    )
+    if hasattr(pa, "uuid"):
+        extension = pa.ExtensionArray.from_storage(pa.uuid(), UUIDS)
+        assert chunk_of(tmp_path, id=extension).keys.tolist() == chunk.keys.tolist()
+    numbers = chunk_of(tmp_path, id=[3.0, 1.5], wanted=Columns(id="", key="id"))
+    assert numbers.keys.tolist() == ["3", "1.5"]
+
+
+def test_ids_and_keys_stand_together(tmp_path):
+    chunk = chunk_of(tmp_path, id=[5, 7], file_name=["a.jpg", "b.jpg"])
+    assert (chunk.ids.tolist(), chunk.keys.tolist()) == ([5, 7], ["a.jpg", "b.jpg"])
+    with pytest.raises(InputError, match="or give no keys \\(--key-column ''\\)"):
+        chunk_of(tmp_path, id=[5, 7], url=["a", "a"])
+
+
+def test_ids_of_hdf5_that_became_floats(tmp_path):
+    for ids, path in (([3.0, 1.0], tmp_path / "a.h5"), ([3.0, 1.5], tmp_path / "b.h5")):
+        with h5py.File(path, "w") as file:
+            file["features"], file["tags"], file["id"] = np.eye(2), ["sea", "hill"], ids
+    assert read(tmp_path / "a.h5")[0].ids.tolist() == [3, 1]
+    with pytest.raises(InputError, match=r"id 1.5 of row 1 is no whole number"):
+        read(tmp_path / "b.h5")
+
+
+TEXTS = ["sea, golden gate", "hill, fog"]
+SPLIT = [["sea", "golden gate"], ["hill", "fog"]]
+
+
+def test_tags_of_a_column_of_text_are_split_as_its_first_rows_tell(tmp_path):
+    notes = []
+    chunk = chunk_of(tmp_path, notes.append, tags=TEXTS)
+    assert plain(chunk)[2] == SPLIT
+    assert notes == ["tags are split at commas, not at blanks"]
+    blanks = chunk_of(tmp_path, notes.append, " ", tags=TEXTS)
+    assert plain(blanks)[2] == [["sea", "golden", "gate"], ["hill", "fog"]]
+    assert len(notes) == 1
+    assert plain(chunk_of(tmp_path, tags=["a,b;c", "d e"], separator=","))[2] == [["a", "b;c"], ["d e"]]
+    if hasattr(pa, "json_"):
+        texts = pa.array(['["sea", "golden gate"]', '["hill","fog"]'])
+        json = pa.ExtensionArray.from_storage(pa.json_(), texts)
+        assert plain(chunk_of(tmp_path, notes.append, tags=json))[2] == SPLIT
+        assert notes[-1] == "lists that are written as text are read as lists"
+
+
+def test_all_files_of_an_input_are_split_as_the_first(tmp_path):
+    np.savez(tmp_path / "a.npz", features=np.eye(2), tags=TEXTS)
+    np.savez(tmp_path / "b.npz", features=np.eye(2), tags=["golden gate", "hill"])
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file["features"], file["tags"] = np.eye(2), ["golden gate", "a b, c"]
+    a, b, c = read(tmp_path / "a.npz", tmp_path / "b.npz", tmp_path / "c.h5")
+    assert [plain(chunk)[2] for chunk in (a, b)] == [SPLIT, [["golden gate"], ["hill"]]]
+    assert plain(c)[2] == [["golden gate"], ["a b", "c"]]
+
+
+def test_commands_say_how_they_split_tags(tmp_path):
+    X, tags = tagged(0, n=60)
+    np.savez(tmp_path / "a.npz", features=X, tags=[", ".join([*given, "golden gate"]) for given in tags])
+    index = ["--index", str(tmp_path / "i.woh")]
+    how = ["--bits", "16", "--anchors", "20", *index]
+    done = CliRunner().invoke(main, ["build", str(tmp_path / "a.npz"), *how])
+    note = "note: tags are split at commas, not at blanks; --tag-separator says otherwise\n"
+    assert (done.exit_code, done.stderr.count(note)) == (0, 1), done.output
+    with WOHIndex.open(tmp_path / "i.woh") as built:
+        assert "golden gate" in {tag for tag, _, _ in built.tags()}
+    done = CliRunner().invoke(main, ["add", str(tmp_path / "a.npz"), *index, "--tag-separator", "; "])
+    assert (done.exit_code, "separator of tags is '; ', expected one character" in done.stderr) == (1, True)

@@ -5,7 +5,7 @@ import pytest
 from conftest import SMALL, WORDS, tagged
 from numpy.testing import assert_allclose, assert_array_equal
 
-from woh_faiss import WOH, WOHIndex, WordVectors, codes
+from woh_faiss import WOH, Chunk, WOHIndex, WordVectors, codes
 from woh_faiss.errors import InputError, NotFittedError
 from woh_faiss.index.tag_queries import TagQueries
 
@@ -130,3 +130,24 @@ def test_without_a_word_vector_block_tags_alone_answer():
     assert not meaning.V.any()
     assert np.isfinite(meaning.bits([["sea"]])).all()
     assert meaning.predicted(woh.codes_[:1], most=1)[0][0][0] in WORDS
+
+
+@pytest.mark.parametrize("preset", ["adaptive", "paper"])
+@pytest.mark.parametrize("share", [0.9, 1.0])
+def test_a_tag_that_nearly_everyone_carries_says_nothing(tmp_path, preset, share):
+    """At 100 % the mean of right items among 10 fell from 10 to chance, because no item is without it."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(12, size=900)
+    X = (rng.normal(size=(12, 24))[y] + rng.normal(size=(900, 24)) / 2).astype(np.float32)
+    tags = [[f"class{c}"] + ["photo"] * (rng.random() < share) for c in y]
+    how = {"bits": 64, "anchors": 120, "preset": preset}
+    with WOHIndex.build(tmp_path / "i.woh", [Chunk.of(X, tags)], **how) as index:
+        S, I = index.search_tags([[f"class{c}"] for c in range(12)], 10)
+        assert np.mean(y[I] == np.arange(12)[:, None]) > 0.95
+        with_it = index.search_tags([["Photo", f"class{c}"] for c in range(12)], 10)
+        assert_array_equal(with_it[0], S)
+        assert_array_equal(with_it[1], I)
+        assert index.search_tags(["photo"], 10)[1].shape == (1, 10)
+        with pytest.raises(InputError, match="nothing is known of the tags 'qqqq'"):
+            index.search_tags(["qqqq"], 10)
+        assert index.unknown_tags(["qqqq", "PHOTO", "class1"]) == ["qqqq"]

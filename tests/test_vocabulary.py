@@ -30,7 +30,7 @@ class Known:
         }
 
     def lookup(self, tag):
-        return self.words.get(tag)
+        return self.words.get(normalise(tag))
 
 
 def lists(*items):
@@ -101,6 +101,10 @@ class Naive:
     def distinct(items):
         return [list(dict.fromkeys(w for w in map(normalise, item) if w)) for item in items]
 
+    @staticmethod
+    def shown(items):
+        return [{normalise(w): w for w in reversed(item) if normalise(w)} for item in items]
+
     def learn(self, items, known):
         items = self.distinct(items)
         for item in items:
@@ -143,7 +147,9 @@ def test_a_stream_equals_the_naive_oracle(chunks, min_count, words):
         assert vocabulary.tags == tuple(naive.tags)
         assert vocabulary.tags[: len(before.tags)] == before.tags
         assert sorted(touched) == sorted({w for item in Naive.distinct(items) for w in item})
-        assert normalised(tags).lists() == Naive.distinct(items)
+        shown = [{normalise(tag): tag for tag in row} for row in normalised(tags).lists()]
+        assert shown == Naive.shown(items)
+        assert [[*map(normalise, row)] for row in normalised(tags).lists()] == Naive.distinct(items)
         E = np.array([naive.E[w] for w in naive.tags]).reshape(len(naive.tags), vocabulary.f)
         assert_allclose(vocabulary.E, E, atol=1e-12)
         assert_array_equal(vocabulary.E[: len(before.tags)], before.E.reshape(len(before.tags), vocabulary.f))
@@ -162,6 +168,7 @@ def test_a_stream_equals_the_naive_oracle(chunks, min_count, words):
 
         again = Vocabulary.from_rows(reversed(vocabulary.rows()), min_count)
         assert (again.tags, again.counts) == (vocabulary.tags, vocabulary.counts)
+        assert again.typed == vocabulary.typed
         assert again.E.tobytes() == vocabulary.E.tobytes()
 
 

@@ -74,8 +74,8 @@ def _surely_finite(X: NDArray[Any]) -> bool:
         return bool(np.isfinite(flat @ flat))
 
 
-def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
-    """Ids of n items as int64.
+def item_ids(ids: ArrayLike, n: int, once: bool = True) -> NDArray[np.int64]:
+    """Ids of n items as int64, each `once` unless that is false.
 
     Raises
     ------
@@ -94,10 +94,34 @@ def item_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
         row = int(np.flatnonzero(ids < 0)[0])
         raise InputError(f"id {ids[row]} of row {row} is negative; ids are 0 or more")
     unique, first = np.unique(ids, return_index=True)
-    if len(unique) != n:
+    if once and len(unique) != n:
         again = np.setdiff1d(np.arange(n), first)[0]
-        raise InputError(f"id {ids[again]} of row {again} is given twice in one chunk")
+        raise InputError(
+            f"id {ids[again]} of row {again} is given twice in one chunk; keep one "
+            "(--on-duplicate skip or replace)"
+        )
     return ids
+
+
+def whole_floats(ids: NDArray[Any]) -> NDArray[Any]:
+    """Ids of a file, as int64 where they are floats: one missing value makes floats of integers.
+
+    Raises
+    ------
+    InputError
+        One is not whole, or so large that a float may stand for another.
+    """
+    if ids.dtype.kind != "f":
+        return ids
+    exact = 2.0 ** (np.finfo(ids.dtype).nmant + 1)
+    values = ids.astype(np.float64)
+    bad = np.flatnonzero(~((values == np.floor(values)) & (np.abs(values) <= exact)))
+    if bad.size:
+        raise InputError(
+            f"id {ids[bad[0]]} of row {bad[0]} is no whole number that a float holds exactly; give integers, "
+            "or names as keys (--key-column)"
+        )
+    return ids.astype(np.int64)
 
 
 def positive_int(k: Any, name: str = "k") -> int:

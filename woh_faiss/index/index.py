@@ -176,6 +176,7 @@ class WOHIndex:
         first_sample: int = FIRST_ROUND,
         max_chunks: int | None = None,
         progress: Callable[[Iterable[Chunk], int], Iterable[Chunk]] | None = None,
+        on_duplicate: OnDuplicate = "error",
         **hyper: Any,
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
@@ -199,6 +200,9 @@ class WOHIndex:
             Learn so many chunks only; `extend` with the same inputs continues.
         progress : callable, optional
             Given the chunks and their number, it gives them back, and may show how far they are.
+        on_duplicate : "error", "skip" or "replace"
+            Of items with one id or key: refuse them, or keep the first ("skip") or the last ("replace").
+            `Inputs` are read once more for it.
 
         Raises
         ------
@@ -221,7 +225,13 @@ class WOHIndex:
             with cls.create(unfinished, config, instance_bits=instance_bits, **hyper) as index:
                 early = index.config.start == "semantic" or index.instance_bits
                 index._writer.build(
-                    chunks, word_vectors, FIRST_ROUND if early else 1, first_sample, max_chunks, progress
+                    chunks,
+                    word_vectors,
+                    FIRST_ROUND if early else 1,
+                    first_sample,
+                    max_chunks,
+                    progress,
+                    on_duplicate,
                 )
             publish(unfinished, final)
         return cls.open(final)
@@ -301,7 +311,9 @@ class WOHIndex:
         StoreError
             The index is damaged or cannot be written.
         """
-        return self._writer.update(_as_chunk(features, tags, ids, keys), word_vectors, timeout, on_duplicate)
+        return self._writer.update(
+            _as_chunk(features, tags, ids, keys, on_duplicate), word_vectors, timeout, on_duplicate
+        )
 
     def add(
         self,
@@ -331,7 +343,7 @@ class WOHIndex:
         InputError, LockedError, StoreError
             As `update`.
         """
-        return self._writer.add(_as_chunk(features, tags, ids, keys), timeout, on_duplicate)
+        return self._writer.add(_as_chunk(features, tags, ids, keys, on_duplicate), timeout, on_duplicate)
 
     def add_codes(
         self,
@@ -424,7 +436,11 @@ class WOHIndex:
         """
         from woh_faiss.inputs import Inputs, open_inputs
 
-        opened = inputs if isinstance(inputs, Inputs) else open_inputs(inputs, learn=learn)
+        opened = (
+            inputs
+            if isinstance(inputs, Inputs)
+            else open_inputs(inputs, learn=learn, on_duplicate=on_duplicate)
+        )
         return self._writer.extend(
             opened,
             learn=learn,
@@ -688,6 +704,14 @@ class WOHIndex:
                 raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
             H = unit_rows(H) + unit_rows(of_features)
         return self._scored(view, score.normalised(H), a, k, "kind" if a is None else "both", 0, allow, deny)
+
+    def unknown_tags(self, tags: Sequence[str], word_vectors: WordVectors | None = None) -> list[str]:
+        """Tags that `search_tags` leaves out: neither the index nor `word_vectors` knows them."""
+        return self._model.tag_queries(self._follow()).strange(tags, word_vectors)
+
+    def vectors_differ(self, word_vectors: WordVectors) -> bool:
+        """Whether the index's tags have other vectors than there: `search_tags` would mix two spaces."""
+        return self._model.tag_queries(self._follow()).vocabulary.differs(word_vectors)
 
     def describe(self, D: Iterable[NDArray[Any]], I: Iterable[NDArray[np.int64]]) -> list[list[Neighbour]]:
         """What a search found, with keys and tags: a list a query, without empty or erased places.
@@ -1033,8 +1057,9 @@ class WOHIndex:
             As `update`, or codes, ids or catalogue are not what was written: new checksums would hide that.
         """
         from woh_faiss.learner.state import forgetting
+        from woh_faiss.tags.tag_text import normalise
 
-        return Compacted(*self._store.compact(timeout, forgetting))
+        return Compacted(*self._store.compact(timeout, forgetting, normalise))
 
     def rollback(self, round: int, *, timeout: float = 10.0) -> int:  # noqa: A002 - what it is called everywhere
         """Go back permanently to the state after a round; 0 is the empty index.
@@ -1165,7 +1190,11 @@ def _free(path: Path) -> None:
 
 
 def _as_chunk(
-    features: Chunk | ArrayLike, tags: Any, ids: ArrayLike | None, keys: Sequence[str] | None
+    features: Chunk | ArrayLike,
+    tags: Any,
+    ids: ArrayLike | None,
+    keys: Sequence[str] | None,
+    on_duplicate: OnDuplicate,
 ) -> Chunk:
     if isinstance(features, Chunk):
         if tags is not None or ids is not None or keys is not None:
@@ -1173,7 +1202,7 @@ def _as_chunk(
                 "a Chunk brings its own tags, ids and keys; give them to Chunk.of, not beside it"
             )
         return features
-    return Chunk.of(features, tags, ids=ids, keys=keys)
+    return Chunk.of(features, tags, ids=ids, keys=keys, on_duplicate=on_duplicate)
 
 
 def _neighbour(item: Item, distance: float) -> Neighbour:

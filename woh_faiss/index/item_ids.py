@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,11 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss import validate
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk
+from woh_faiss.inputs.chunk import OnDuplicate as OnDuplicate
+from woh_faiss.inputs.chunk import check_policy as check_policy
 from woh_faiss.store.write_transaction import WriteTransaction
-
-#: What to do with an item whose id or key is in the index already.
-OnDuplicate = Literal["error", "skip", "replace"]
-POLICIES = ("error", "skip", "replace")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,12 +85,6 @@ def resolve(chunk: Chunk, writing: WriteTransaction, on_duplicate: OnDuplicate) 
     return ResolvedItems(kept, final, keys_, replaced, len(chunk) - len(matched), ids is None)
 
 
-def check_policy(on_duplicate: str) -> None:
-    """InputError unless it is one of `POLICIES`."""
-    if on_duplicate not in POLICIES:
-        raise InputError(f"on_duplicate is {on_duplicate!r}, expected one of {', '.join(POLICIES)}")
-
-
 def names(chunk: Chunk) -> tuple[list[int] | None, list[str] | None]:
     """The chunk's ids and keys as Python values."""
     ids = None if chunk.ids is None else chunk.ids.tolist()
@@ -142,7 +134,7 @@ def _refuse_known(
         if known:
             raise InputError(
                 f"{kind} {known[0]!r} is in the index already ({len(known)} of {n} are); leave them out, "
-                "or choose to skip or replace duplicates"
+                "or take --on-duplicate skip or replace"
             )
 
 
@@ -179,7 +171,7 @@ def to_remove(
         given = len({*wanted, *named})
         raise InputError(
             f"{validate.listed(missing)} {'is' if len(missing) == 1 else 'are'} not in the index "
-            f"({len(missing)} of {given} given); leave them out, or ignore what is missing"
+            f"({len(missing)} of {given} given); leave them out, or take --ignore-missing"
         )
     return sorted(live)
 

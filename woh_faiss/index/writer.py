@@ -70,25 +70,29 @@ class IndexWriter:
         first_sample: int,
         max_chunks: int | None,
         progress: Callable[[Iterable[Chunk], int], Iterable[Chunk]] | None,
+        on_duplicate: OnDuplicate = "error",
     ) -> None:
         """Learn the chunks of a new index, of inputs a sample first; see `WOHIndex.build`.
 
         A round says of each chunk that it is in it; round 1 also of how many items it is a sample.
         """
-        from woh_faiss.inputs import Inputs, SampledInputs, first_sampled
+        from woh_faiss.inputs import DistinctInputs, Inputs, SampledInputs, first_sampled
 
-        if isinstance(chunks, Inputs):
-            chunks = first_sampled(chunks, first_sample, self._config.seed)
         noted = {}
+        if isinstance(chunks, Inputs):
+            if check_policy(on_duplicate) != "error":  # of all inputs, before some of them are a sample
+                chunks = DistinctInputs(chunks, on_duplicate)
+                noted = {"skipped": chunks.left_out} if chunks.left_out else {}
+            chunks = first_sampled(chunks, first_sample, self._config.seed)
         if isinstance(chunks, SampledInputs):
-            noted = {"sampled": len(chunks.rows), "sampled_from": chunks.n}
+            noted |= {"sampled": len(chunks.rows), "sampled_from": chunks.n}
         given: Iterable[Chunk] = islice(chunks, max_chunks)
         if progress is not None and isinstance(chunks, Inputs):
             given = progress(given, min(len(chunks), max_chunks or len(chunks)))
         for parts in gathered(given, least):
             chunk_hash = " ".join(part.digest() for part in parts)
-            joined = concatenate(parts, own_names=True)
-            self.learned(joined, _here, word_vectors, 10.0, "error", chunk_hash, noted)
+            joined = concatenate(parts, own_names=True, on_duplicate=on_duplicate)
+            self.learned(joined, _here, word_vectors, 10.0, on_duplicate, chunk_hash, noted)
             noted = {}
 
     def update(
@@ -216,7 +220,7 @@ class IndexWriter:
         check_policy(on_duplicate)
         learn = learn and self._config.bits > 0
         self._store.refresh()
-        inputs = self._as_built(inputs) if skip_known else inputs
+        inputs = self._as_built(inputs, on_duplicate) if skip_known else inputs
         self._check_widths(inputs)
         total = len(inputs)
         if inputs.whole and total > 1:
@@ -247,7 +251,7 @@ class IndexWriter:
                     raise
                 raise InputError(f"{piece.where}: {error}") from error
 
-    def _as_built(self, inputs: Inputs) -> Inputs:
+    def _as_built(self, inputs: Inputs, on_duplicate: OnDuplicate) -> Inputs:
         """The inputs, in the order in which the index was built of them: what is in it is skipped then.
 
         Round 1 may be a sample. Inputs that have grown since begin with the items that it is of.
@@ -258,7 +262,12 @@ class IndexWriter:
             noted = first.health or {}
             n, m = noted.get("sampled_from", 0), noted.get("sampled", 0)
             if m and inputs.count() >= n:
-                sampled = SampledInputs(inputs, n, sample_rows(n, m, self._config.seed))
+                try:
+                    sampled = SampledInputs(inputs, n, sample_rows(n, m, self._config.seed))
+                except InputError:  # an id or key twice, which `build` left out
+                    return inputs
+                if on_duplicate != "error" and sampled.named:  # items are compared one by one
+                    return inputs
                 if sampled.sample.digest() == first.chunk_hash.split()[0]:
                     return sampled
         return inputs
@@ -447,7 +456,8 @@ def _fit(trainer: WOH) -> dict[str, float]:
 
 
 def _skipped(named: ResolvedItems) -> dict[str, int]:
-    return {"skipped": named.skipped} if named.skipped else {}
+    skipped = named.skipped + (0 if named.chunk is None else named.chunk.left_out)
+    return {"skipped": skipped} if skipped else {}
 
 
 class KnownChunks:

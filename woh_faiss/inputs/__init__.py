@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .bad_rows import BadRows
 from .columns import Columns
+from .distinct import DistinctInputs
 from .first_sample import SampledInputs, first_sampled, sample_rows
 from .labelled import read_labelled
 from .open import Inputs, Piece, open_inputs
@@ -16,6 +17,7 @@ __all__ = [
     "BadRows",
     "CHUNK_SIZE",
     "Columns",
+    "DistinctInputs",
     "Inputs",
     "Piece",
     "SampledInputs",

@@ -17,13 +17,13 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
+from woh_faiss.tags.splitting import TagTexts
 
 from . import arrow_values as values
-from .bad_rows import BadRows
 from .chunk import Chunk
 from .columns import Columns, Offer, choose, choose_one, natural
 from .saved_dataset import STATE, saved_files
-from .source import CHUNK_SIZE, ChunkSource, LabelColumn, at, chunk_at
+from .source import CHUNK_SIZE, ChunkSource, LabelColumn, Reading, at, chunk_at
 
 #: What such files are called in a folder; alone, a file's first bytes decide.
 SUFFIXES = (".parquet", ".parq", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
@@ -167,13 +167,9 @@ def _texts(names: list[str] | None, schema: Any) -> list[str]:
 
 
 def table_source(
-    path: Path,
-    wanted: Columns,
-    learn: bool,
-    fields: dict[str, str] | None = None,
-    bad: BadRows | None = None,
+    path: Path, wanted: Columns, learn: bool, reading: Reading, fields: dict[str, str] | None = None
 ) -> ChunkSource:
-    """The rows of one file; `fields` is what its folders' names say (``country=fr``), `bad` as `Inputs`'."""
+    """The rows of one file; `fields` is what its folders' names say (``country=fr``)."""
     table = open_table(path)
     partition = fields or {}
     extra = [Offer(name, "text", "in the folder's name") for name in partition]
@@ -184,26 +180,26 @@ def table_source(
     d = values.width(table.schema, columns.features)
     if d is None and table.n:
         with at(table.where, 0):
-            d = _first_width(table, columns.features, bad is not None)
+            d = _first_width(table, columns.features, reading.bad is not None)
     _no_bomb(table, d or 0)
 
     def read(size: int | None) -> Iterator[Chunk]:
         start = 0
         for part in table.tables([name for name in columns.named if name not in partition], size):
             n = part.num_rows
-            if bad is not None and d is not None:
+            if reading.bad is not None and d is not None:
                 faults = values.faults(part, columns, d)
-                part = values.without(part, bad.kept(table.where, start, n, faults))
+                part = values.without(part, reading.bad.kept(table.where, start, n, faults))
                 if not part.num_rows:
                     start += n
                     continue
-            found = chunk_values(part, columns, table.where, start, partition)
+            found = chunk_values(part, columns, table.where, start, reading.split_as, partition)
             if found["features"].shape[1] != d:
                 raise InputError(
                     f"{table.where}: features from row {start} on have {found['features'].shape[1]} numbers, "
                     f"those of row 0 {d}; give all items features of one width"
                 )
-            yield chunk_at(table.where, start, **found)
+            yield chunk_at(table.where, start, reading.on_duplicate, **found)
             start += n
 
     labels = label_column(table, offered, partition)
@@ -233,7 +229,12 @@ def label_column(table: ArrowTable, offered: list[Offer], partition: dict[str, s
 
 
 def chunk_values(
-    part: Any, columns: Columns, where: str, start: int, partition: dict[str, str] | None = None
+    part: Any,
+    columns: Columns,
+    where: str,
+    start: int,
+    split_as: TagTexts,
+    partition: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Arguments of `Chunk.of` from a table of rows from `start` on; what has no column is not among them."""
     found: dict[str, Any] = {}
@@ -244,7 +245,7 @@ def chunk_values(
             text = partition[columns.tags]
             found["tags"] = values.tags_of([[text] if text else []] * part.num_rows, "tags")
         elif columns.tags is not None:
-            found["tags"] = values.tags(part.column(columns.tags), columns.tags)
+            found["tags"] = values.tags(part.column(columns.tags), columns.tags, split_as)
         if columns.id is not None:
             found["ids"] = values.ids(part.column(columns.id))
         if columns.key is not None:
@@ -262,9 +263,7 @@ def _no_bomb(table: ArrowTable, d: int) -> None:
         )
 
 
-def folder_sources(
-    folder: Path, wanted: Columns, learn: bool, bad: BadRows | None = None
-) -> list[ChunkSource]:
+def folder_sources(folder: Path, wanted: Columns, learn: bool, reading: Reading) -> list[ChunkSource]:
     """The files of a folder and of those in it, in natural order; no chunk crosses from one to the next.
 
     Raises
@@ -277,7 +276,7 @@ def folder_sources(
     for path in found:
         parts = [part.partition("=") for part in path.relative_to(folder).parts[:-1]]
         fields = {name: _partition_value(value) for name, sign, value in parts if sign}
-        sources.append(table_source(path, wanted, learn, fields, bad))
+        sources.append(table_source(path, wanted, learn, reading, fields))
         wanted = Columns(*(name or "" for name in sources[0].columns))  # the same in every file
     if note is not None and sources:
         sources[0] = replace(sources[0], note=note)

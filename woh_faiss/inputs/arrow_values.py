@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +10,12 @@ from numpy.typing import NDArray
 
 from woh_faiss import budget, validate
 from woh_faiss.errors import InputError
+from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
+from woh_faiss.tags.tag_text import words
 
 from .bad_rows import NOT_FINITE, Fault, not_finite
-from .columns import Columns, Offer, is_caption, words
+from .columns import Columns, Offer, is_caption
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +36,12 @@ def kind(type_: Any) -> str:
         type_ = type_.value_type
     if types.is_integer(type_):
         return "ints"
+    if types.is_floating(type_):
+        return "floats"
+    if types.is_decimal(type_):
+        return "decimals"
+    if types.is_fixed_size_binary(type_) and type_.byte_width == 16:
+        return "uuids"
     if is_text(type_) or is_bytes(type_) or types.is_null(type_):  # nulls alone: pandas writes no text so
         return "text"
     if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
@@ -71,7 +80,6 @@ def features(column: Any, what: str = "features") -> NDArray[Any]:
     import pyarrow as pa
 
     array = _one(column)
-    array = getattr(array, "storage", array)
     n = len(array)
     _no_nulls(array, what)
     if pa.types.is_fixed_size_list(array.type):
@@ -171,36 +179,59 @@ def label_names(rows: list[Any]) -> list[list[str]]:
     return lists
 
 
-def tags(column: Any, name: str) -> TagLists:
+def tags(column: Any, name: str, split_as: TagTexts | None = None) -> TagLists:
     """Tags of a column of lists or of text; of a caption (by its `name`) the words."""
     rows = _python(_one(column))
     lists = [[tag for tag in row if tag is not None] if isinstance(row, list) else row for row in rows]
-    return tags_of(lists, name)
+    return tags_of(lists, name, split_as)
 
 
-def tags_of(rows: list[Any], name: str) -> TagLists:
+def tags_of(rows: list[Any], name: str, split_as: TagTexts | None = None) -> TagLists:
     """Tags of items that have each a list of text, a text or None; of a caption the words."""
     if is_caption(name):
         sentences = ("\n".join(row) if isinstance(row, list) else row or "" for row in rows)
         return TagLists.from_lists(map(words, sentences))
     if any(isinstance(row, list) for row in rows):
         return TagLists.from_lists([row or [] for row in rows])
-    return TagLists.from_strings([row or "" for row in rows])
+    return TagLists.from_strings([row or "" for row in rows], split_as)
 
 
 def ids(column: Any) -> NDArray[Any]:
-    """Ids of a column of whole numbers."""
-    array = _one(column)
+    """Ids of a column of whole numbers, whatever their type."""
+    import pyarrow as pa
+
+    array = _decoded(_one(column))
     _no_nulls(array, "id")
-    numbers: NDArray[Any] = _decoded(array).to_numpy(zero_copy_only=False)
-    return numbers
+    if pa.types.is_decimal(array.type):
+        return _of_decimals(array)
+    return validate.whole_floats(array.to_numpy(zero_copy_only=False))
+
+
+def _of_decimals(array: Any) -> NDArray[np.int64]:
+    budget.take(2 * validate.TEXT * len(array), "a column")
+    values = array.to_pylist()
+    for row, value in enumerate(values):
+        if value != int(value) or not 0 <= value < 2**63:
+            raise InputError(
+                f"id {value} of row {row} is no whole number of 64 signed bits; --key-column takes any number"
+            )
+    return np.array([int(value) for value in values], np.int64)
 
 
 def keys(column: Any) -> list[str]:
-    """Keys of a column of text, or of whole numbers as text."""
-    array = _one(column)
+    """Keys of a column of text, or of numbers or UUIDs as text."""
+    import pyarrow as pa
+
+    array = _decoded(_one(column))
     _no_nulls(array, "key")
-    return [str(value) for value in _python(array)]
+    if pa.types.is_fixed_size_binary(array.type):
+        return [str(uuid.UUID(bytes=value)) for value in _python(array)]
+    return [key_text(value) for value in _python(array)]
+
+
+def key_text(value: Any) -> str:
+    """A key as text; whole numbers have no point, for one missing value makes floats of integers."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _python(array: Any) -> list[Any]:
@@ -252,7 +283,7 @@ def _one(column: Any) -> Any:
     whole = column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # as for older versions and for none
         whole = whole.chunk(0) if whole.num_chunks == 1 else pa.concat_arrays(whole.chunks)
-    return whole
+    return getattr(whole, "storage", whole)  # of an extension type: JSON, UUIDs
 
 
 def _decoded(array: Any) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,12 +18,16 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError, MemoryBudgetError
 from woh_faiss.io.npz import read_arrays
+from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists, tag_lists
 
 from .bad_rows import BadRows, of_features
 
 __all__ = ["Chunk", "TagLists", "gathered", "concatenate", "read_chunk"]
 
+#: What to do with an item whose id or key another one has.
+OnDuplicate = Literal["error", "skip", "replace"]
+POLICIES = ("error", "skip", "replace")
 #: More classes than this need a multi-hot matrix.
 MOST_CLASSES = 1 << 16
 
@@ -49,6 +53,8 @@ class Chunk:
         True classes; only evaluation looks at them.
     groups : (n,), optional
         What belongs together (an album, a product), of any plain dtype.
+    left_out : int
+        Items that were left out because others have their id or key.
     """
 
     features: NDArray[Any]
@@ -57,6 +63,7 @@ class Chunk:
     keys: NDArray[np.str_] | None
     labels: NDArray[np.bool_] | None
     groups: NDArray[Any] | None
+    left_out: int = 0
 
     @classmethod
     def of(
@@ -68,6 +75,7 @@ class Chunk:
         keys: ArrayLike | None = None,
         labels: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        on_duplicate: OnDuplicate = "error",
     ) -> Chunk:
         """A checked chunk; features are not copied.
 
@@ -82,6 +90,9 @@ class Chunk:
         keys : (n,) strings, optional
         labels : (n, L) array of 0 and 1, or (n,) class numbers from 0, optional
         groups : (n,) array, optional
+        on_duplicate : "error", "skip" or "replace"
+            Items that have another's id or key are refused, or left out but for the first ("skip") or the
+            last ("replace"). One that has the id of another and not its key is refused in any case.
 
         Raises
         ------
@@ -102,14 +113,23 @@ class Chunk:
                 raise InputError("ids are strings and there are keys too; give the strings as keys only")
             ids, keys = None, ids
         _same_length(n, tags=lists)
-        return cls(
+        once = check_policy(on_duplicate) == "error"
+        chunk = cls(
             features=X,
             tags=lists,
-            ids=None if ids is None else validate.item_ids(validate.plain(ids, "ids"), n),
-            keys=None if keys is None else _item_keys(keys, n),
+            ids=None if ids is None else validate.item_ids(validate.plain(ids, "ids"), n, once),
+            keys=None if keys is None else _item_keys(keys, n, once),
             labels=None if labels is None else _multi_hot(labels, n),
             groups=None if groups is None else _item_groups(groups, n),
         )
+        if once:
+            return chunk
+        kept = Distinct(on_duplicate).rows(chunk)
+        if len(kept) == n:
+            return chunk
+        part = chunk.rows(kept)
+        own = None if part.tags is None else part.tags.own()
+        return replace(part, tags=own, left_out=n - len(kept))
 
     def __len__(self) -> int:
         return len(self.features)
@@ -143,7 +163,9 @@ class Chunk:
         )
 
 
-def read_chunk(path: str | os.PathLike[str]) -> Chunk:
+def read_chunk(
+    path: str | os.PathLike[str], *, split_as: TagTexts | None = None, on_duplicate: OnDuplicate = "error"
+) -> Chunk:
     """The chunk in an .npz file, a folder of .npy files, or one .npy file of features.
 
     Keys are as in `Chunk.of`; unknown ones are ignored. `tags` may be strings, or 0/1 with
@@ -151,41 +173,114 @@ def read_chunk(path: str | os.PathLike[str]) -> Chunk:
     `tag_names`; columns without names are called tag0, tag1, ... A folder's features.npy and a
     single .npy are memory-mapped, read-only.
 
+    Parameters
+    ----------
+    path : path
+    split_as : TagTexts, optional
+        As in `TagLists.from_strings`.
+    on_duplicate : "error", "skip" or "replace"
+        As in `Chunk.of`.
+
     Raises
     ------
     InputError
         The file is missing or damaged, or an array in it is not as described; one line with the
         file, the key and, where it can, the row.
     """
-    found = read_good_rows(path, None)
+    found = read_good_rows(path, None, split_as, on_duplicate)
     assert found is not None  # noqa: S101 - no row is left out
     return found
 
 
-def read_good_rows(path: str | os.PathLike[str], bad: BadRows | None) -> Chunk | None:
+def read_good_rows(
+    path: str | os.PathLike[str],
+    bad: BadRows | None,
+    split_as: TagTexts | None = None,
+    on_duplicate: OnDuplicate = "error",
+) -> Chunk | None:
     """As `read_chunk`, of the rows without a fault if `bad` takes the others; None where none is left."""
     where = display_path(path)
     with budget.reading(where):
         arrays = read_arrays(path, "features", OPTIONAL)
         try:
-            X, tags = arrays["features"], stored_tags(arrays)
+            X, tags = arrays["features"], stored_tags(arrays, split_as)
             more = {name: arrays[name] for name in ("ids", "keys", "labels", "groups") if name in arrays}
             kept = None if bad is None else bad.kept(where, 0, len(X), of_features(X))
             if kept is None or kept.all():
-                return Chunk.of(X, tags, **more)
+                return Chunk.of(X, tags, on_duplicate=on_duplicate, **more)
             if not kept.any():
                 return None
             _same_length(len(X), tags=tags, **more)
             tags = None if tags is None else tags.rows(kept).own()
-            return Chunk.of(X[kept], tags, **{name: values[kept] for name, values in more.items()})
+            good = {name: values[kept] for name, values in more.items()}
+            return Chunk.of(X[kept], tags, on_duplicate=on_duplicate, **good)
         except MemoryBudgetError:
             raise
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
 
 
+class Distinct:
+    """Which items of chunk after chunk are kept, where only one may have an id or key.
+
+    Parameters
+    ----------
+    policy : "skip" or "replace"
+        Whether the first or the last one is kept.
+    """
+
+    def __init__(self, policy: OnDuplicate) -> None:
+        self._last = policy == "replace"
+        self._held: dict[int | str, tuple[int, int | None, str | None]] = {}  # place, id and key
+        self._n = 0
+        self.dropped: list[int] = []
+
+    def take(self, chunk: Chunk) -> None:
+        """Note the items of the next chunk, and in `dropped` the places of those that are not kept.
+
+        Raises
+        ------
+        InputError
+            An item has the id of another and another key, or the other way round.
+        """
+        n = len(chunk)
+        ids = [None] * n if chunk.ids is None else chunk.ids.tolist()
+        keys = [None] * n if chunk.keys is None else chunk.keys.tolist()
+        for row, (id_, key) in enumerate(zip(ids, keys, strict=True)):
+            names = [name for name in (id_, key) if name is not None]
+            before = [self._held[name] for name in names if name in self._held]
+            for place, other_id, other_key in before:
+                if (other_id, other_key) != (id_, key):
+                    raise InputError(
+                        f"row {row} has id {id_} and key {key!r}, an earlier item (number {place}) has id "
+                        f"{other_id} and key {other_key!r}; give each its own"
+                    )
+            here = self._n + row
+            if before:
+                self.dropped.append(before[0][0] if self._last else here)
+            if self._last or not before:
+                self._held |= dict.fromkeys(names, (here, id_, key))
+        self._n += n
+
+    def rows(self, chunk: Chunk) -> NDArray[np.int64]:
+        """The rows of one chunk alone that are kept."""
+        self.take(chunk)
+        return np.setdiff1d(np.arange(len(chunk)), self.dropped)
+
+
+def check_policy(on_duplicate: OnDuplicate) -> OnDuplicate:
+    """InputError unless it is one of `POLICIES`."""
+    if on_duplicate not in POLICIES:
+        raise InputError(f"on_duplicate is {on_duplicate!r}, expected one of {', '.join(POLICIES)}")
+    return on_duplicate
+
+
 def concatenate(
-    chunks: Sequence[Chunk], names: Sequence[str] | None = None, *, own_names: bool = False
+    chunks: Sequence[Chunk],
+    names: Sequence[str] | None = None,
+    *,
+    own_names: bool = False,
+    on_duplicate: OnDuplicate = "error",
 ) -> Chunk:
     """One data set out of chunks stored apart; it has tags, labels or groups only if every chunk has.
 
@@ -221,14 +316,16 @@ def concatenate(
     lists = [t.of_row(i) for t in tags for i in range(len(t))] if len(tags) == len(chunks) else None
     features = stacked("features")
     assert features is not None  # noqa: S101 - every chunk has them; this tells mypy
-    return Chunk.of(
+    joined = Chunk.of(
         features,
         lists,
         ids=stacked("ids") if own_names else None,
         keys=stacked("keys") if own_names else None,
         labels=stacked("labels"),
         groups=stacked("groups"),
+        on_duplicate=on_duplicate,
     )
+    return replace(joined, left_out=joined.left_out + sum(chunk.left_out for chunk in chunks))
 
 
 def gathered(chunks: Iterable[Chunk], least: int) -> Iterator[list[Chunk]]:
@@ -257,7 +354,7 @@ def naming(chunk: Chunk) -> tuple[bool, ...]:
     return chunk.ids is None, chunk.keys is None, chunk.tags is None
 
 
-def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
+def stored_tags(arrays: dict[str, NDArray[Any]], split_as: TagTexts | None = None) -> TagLists | None:
     """The tags of an .npz or a folder, in whatever form its arrays have them; None for none."""
     names = arrays.get("tag_names")
     parts = [key for key in _CSR if key in arrays]
@@ -265,7 +362,9 @@ def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
         if parts:
             raise InputError(f"tags are given twice, as 'tags' and as {', '.join(parts)}; keep one form")
         tags = arrays["tags"]
-        return TagLists.from_strings(tags) if tags.dtype.kind in "US" else TagLists.from_dense(tags, names)
+        if tags.dtype.kind in "US":
+            return TagLists.from_strings(tags, split_as)
+        return TagLists.from_dense(tags, names)
     if not parts:
         return None
     if missing := [key for key in _CSR if key not in arrays]:
@@ -274,16 +373,17 @@ def stored_tags(arrays: dict[str, NDArray[Any]]) -> TagLists | None:
     return TagLists.from_csr(data, indices, indptr, shape, names)
 
 
-def _item_keys(keys: Any, n: int) -> NDArray[np.str_]:
+def _item_keys(keys: Any, n: int, once: bool) -> NDArray[np.str_]:
     texts = validate.texts(keys, "keys")
     _same_length(n, keys=texts)
     first: dict[str, int] = {}
     for row, text in enumerate(texts):
         if not text:
-            raise InputError(f"keys: row {row} is empty; give every item a key")
-        if first.setdefault(text, row) != row:
+            raise InputError(f"keys: row {row} is empty; give every item a key, or none (--key-column '')")
+        if once and first.setdefault(text, row) != row:
             raise InputError(
-                f"keys: {validate.short(text)} of row {row} was row {first[text]}'s already; keep one"
+                f"keys: {validate.short(text)} of row {row} was row {first[text]}'s already; keep one "
+                "(--on-duplicate skip or replace), or give no keys (--key-column '')"
             )
     return text_array(texts, "keys")
 

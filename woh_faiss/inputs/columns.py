@@ -6,10 +6,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from woh_faiss import budget
 from woh_faiss.display import display_text
 from woh_faiss.errors import InputError
-from woh_faiss.validate import TEXT, listed, short
+from woh_faiss.validate import listed, short
 
 
 class Columns(NamedTuple):
@@ -38,8 +37,8 @@ class Offer(NamedTuple):
 KINDS: dict[str, Mapping[str, str]] = {
     "features": {"vectors": "lists of numbers, all of one length"},
     "tags": {"words": "lists of text", "text": "text"},
-    "id": {"ints": "whole numbers"},
-    "key": {"text": "text", "ints": "whole numbers"},
+    "id": {"ints": "whole numbers", "floats": "whole numbers", "decimals": "whole numbers"},
+    "key": {"text": "text", "uuids": "UUIDs", "ints": "numbers", "floats": "numbers", "decimals": "numbers"},
     "labels": {
         "ints": "class numbers",
         "vectors": "lists of 0 and 1",
@@ -82,12 +81,18 @@ def choose(
         One that was named is not there or holds something else; one that is needed is not there under a
         usual name; or two might be meant. The message lists the columns.
     """
-    found = {
-        role: choose_one(where, role, offers, name, kinds[role])
-        for role, name in zip(Columns._fields, wanted, strict=True)
-    }
-    if wanted.key is None and found["key"] is not None and found["key"] == found["id"]:
-        found["key"] = None  # one column, of numbers: they are ids
+    found: dict[str, str | None] = {}
+    for role in Columns._fields:
+        # A column of numbers that are ids is no column of keys.
+        rest = [o for o in offers if role != "key" or wanted.key is not None or o.name != found["id"]]
+        found[role] = choose_one(where, role, rest, getattr(wanted, role), kinds[role])
+    if wanted.id is None and wanted.key is None:
+        for offer in offers:
+            if _folded(offer.name) in _IDS and not {offer.kind} & (kinds["id"].keys() | kinds["key"].keys()):
+                raise InputError(
+                    f"{where}: column {short(offer.name)} is {offer.told}, expected whole numbers for ids or "
+                    "text for keys; --id-column '' leaves it out"
+                )
     for role in needed:
         if found[role] is None:
             usual = ", ".join(USUAL[role][0])
@@ -103,16 +108,14 @@ def told(offers: Sequence[Offer]) -> str:
     return listed([f"{display_text(offer.name)} ({offer.told})" for offer in offers], 20) or "no columns"
 
 
+def usual(role: str, names: Sequence[str]) -> bool:
+    """Whether one of the names is usual for a role."""
+    return any(_folded(name) in step for name in names for step in USUAL[role])
+
+
 def is_caption(name: str) -> bool:
     """Whether a column of this name holds sentences, of which the words are the tags."""
     return _folded(name) in _CAPTIONS
-
-
-def words(sentence: str) -> list[str]:
-    """The words of a sentence, in lower case and without what stands between them."""
-    if len(sentence) > 1 << 20:  # no sentence
-        budget.take(TEXT * (len(sentence) // 2), "the words of an item")
-    return re.findall(r"\w+(?:['’\-]\w+)*", sentence.lower())
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
@@ -134,8 +137,9 @@ def choose_one(
         if offer is None:
             raise InputError(f"{where} has no column {short(name)}; it has {told(offers)}")
         if offer.kind not in kinds:
+            expected = " or ".join(dict.fromkeys(kinds.values()))
             raise InputError(
-                f"{where}: column {short(name)} is {offer.told}, expected {' or '.join(kinds.values())} "
+                f"{where}: column {short(name)} is {offer.told}, expected {expected} "
                 f"for --{role}-column; it has {told(offers)}"
             )
         return name

@@ -17,10 +17,10 @@ from woh_faiss.io.npz import read_npy
 from . import arrow_values as values
 from .arrow import ArrowTable, chunk_values, label_column, open_table
 from .arrow_values import offers
-from .bad_rows import BadRows, of_features
+from .bad_rows import of_features
 from .chunk import Chunk
 from .columns import Columns, choose
-from .source import ChunkSource, at, chunk_at
+from .source import ChunkSource, Reading, at, chunk_at
 
 #: The folders of features and of what is known of each; others (text_emb) are not read.
 FEATURES, METADATA = "img_emb", "metadata"
@@ -31,9 +31,7 @@ def is_embeddings(folder: Path) -> bool:
     return (folder / FEATURES).is_dir()
 
 
-def embedding_sources(
-    folder: Path, wanted: Columns, learn: bool, bad: BadRows | None = None
-) -> list[ChunkSource]:
+def embedding_sources(folder: Path, wanted: Columns, learn: bool, reading: Reading) -> list[ChunkSource]:
     """The pairs of files of a folder, by number.
 
     Raises
@@ -57,7 +55,7 @@ def embedding_sources(
         )
     sources = []
     for number in sorted(arrays):
-        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn, bad))
+        sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn, reading))
         wanted = Columns(None, *(name or "" for name in sources[0].columns[1:]))  # the same in every file
     return sources
 
@@ -80,7 +78,7 @@ def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
     return found
 
 
-def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, bad: BadRows | None) -> ChunkSource:
+def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, reading: Reading) -> ChunkSource:
     where = display_path(path)
     X = read_npy(path, where, mapped=True)
     with at(where, 0):
@@ -98,16 +96,16 @@ def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, bad: BadR
         for start in range(0, len(X), size):
             rows = X[start : start + size]
             part = None if known is None else next(known)
-            if bad is not None:
+            if reading.bad is not None:
                 faults = of_features(rows) + ([] if part is None else values.faults(part, columns, d))
-                if not (kept := bad.kept(where, start, len(rows), faults)).all():
+                if not (kept := reading.bad.kept(where, start, len(rows), faults)).all():
                     rows, part = rows[kept], None if part is None else values.without(part, kept)
                 if not len(rows):
                     continue
             with at(where, start):
                 validate.features(rows)
-            more = {} if part is None else chunk_values(part, columns, table.where, start)
-            yield chunk_at(table.where, start, rows, **more)
+            more = {} if part is None else chunk_values(part, columns, table.where, start, reading.split_as)
+            yield chunk_at(table.where, start, reading.on_duplicate, rows, **more)
 
     labels = label_column(table, offers(table.schema), {})
     return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read, labels=labels)

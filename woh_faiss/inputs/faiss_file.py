@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.flat_faiss_file import read_floats
+from woh_faiss.tags.splitting import TagTexts
 
-from .chunk import Chunk
+from .chunk import Chunk, OnDuplicate
 from .columns import Columns
 from .open import Inputs
 from .source import ChunkSource, at, chunk_at
@@ -27,6 +28,9 @@ def open_faiss(
     *,
     columns: Columns | None = None,
     chunk_size: int | None = None,
+    tag_separator: str | None = None,
+    note: Callable[[str], object] | None = None,
+    on_duplicate: OnDuplicate = "error",
 ) -> Inputs:
     """The vectors of a Faiss file as features, its ids as ids, and the tags of a side file, by position.
 
@@ -37,6 +41,8 @@ def open_faiss(
     tags : path
         As `inputs.side.open_side` reads. Its ids, if it has any, must be those of the index, in order; or
         are the ids, where the index has none.
+    tag_separator, note, on_duplicate
+        As `open_inputs` takes them.
 
     Raises
     ------
@@ -51,7 +57,8 @@ def open_faiss(
             f"{where} has vectors but no tags, and nothing is learned without: give a file with --tags"
         )
     with budget.reading(display_path(tags)):
-        side = open_side(Path(os.fsdecode(tags)), columns or Columns())
+        split_as = TagTexts(tag_separator, note)
+        side = open_side(Path(os.fsdecode(tags)), columns or Columns(), split_as)
     n, d = found.vectors.shape
     if side.n != n:
         raise InputError(
@@ -70,7 +77,7 @@ def open_faiss(
                 with at(side.where, start):
                     _same(known.get("ids"), ids, where)
                 known["ids"] = ids
-            yield chunk_at(where, start, found.vectors[start:stop], **known)
+            yield chunk_at(where, start, on_duplicate, found.vectors[start:stop], **known)
 
     return Inputs([ChunkSource(where, n, d, side.columns, read)], chunk_size)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .chunk import Chunk, concatenate, naming
 from .open import Inputs, Piece
+from .source import at
 
 Rows = NDArray[np.int64]
 
@@ -31,14 +32,16 @@ class SampledInputs(Inputs):
         Places of its items among them, ascending.
     sample : Chunk
         Its items, as many of them as there are.
+    named : bool
+        Whether items came with ids or keys.
     """
 
     def __init__(self, inputs: Inputs, n: int, rows: Rows) -> None:
         super().__init__(inputs.sources, inputs.size, inputs.bad)
-        self.n, self.rows = n, rows
-        parts, start, self._named = [], 0, False
-        for piece in super().pieces():
-            self._named |= piece.named
+        self._inputs, self.n, self.rows = inputs, n, rows
+        parts, start, self.named = [], 0, False
+        for piece in inputs.pieces():
+            self.named |= piece.named
             end = start + len(piece.chunk)
             if len(taken := self._taken(start, end)):
                 parts.append(_part(_placed(piece.chunk, start), taken))
@@ -46,7 +49,8 @@ class SampledInputs(Inputs):
             if start >= n:
                 break
         self.alike = len({naming(part) for part in parts}) == 1
-        self.sample = concatenate(parts, own_names=self.alike)
+        with at(self._where, 0):
+            self.sample = concatenate(parts, own_names=self.alike)
 
     @property
     def whole(self) -> bool:
@@ -54,13 +58,13 @@ class SampledInputs(Inputs):
         return False
 
     def __len__(self) -> int:
-        return 1 + super().__len__()
+        return 1 + len(self._inputs)
 
     def pieces(self) -> Iterator[Piece]:
         """The sample, then the chunks without its items; a chunk that is left with none is passed over."""
-        yield Piece(1, f"the sample of {len(self.rows):,} of {self.n:,} items", self.sample, self._named)
+        yield Piece(1, self._where, self.sample, self.named)
         start = 0
-        for piece in super().pieces():
+        for piece in self._inputs.pieces():
             end = start + len(piece.chunk)
             rest = _placed(piece.chunk, start) if start < self.n else piece.chunk
             if len(taken := self._taken(start, end)):
@@ -70,6 +74,10 @@ class SampledInputs(Inputs):
             if len(rest):
                 yield Piece(piece.number + 1, piece.where, rest, piece.named)
             start = end
+
+    @property
+    def _where(self) -> str:
+        return f"the sample of {len(self.rows):,} of {self.n:,} items"
 
     def _taken(self, start: int, end: int) -> Rows:
         """The sample's rows in a chunk that has the items from `start` up to `end`."""

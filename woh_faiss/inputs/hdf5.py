@@ -15,11 +15,10 @@ from woh_faiss.inputs.matlab.mat73 import checked_storage
 from woh_faiss.io.npz import damage
 from woh_faiss.tags.tag_lists import TagLists
 
-from .arrow_values import label_names, tags_of
-from .bad_rows import BadRows
+from .arrow_values import key_text, label_names, tags_of
 from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose, choose_one
-from .source import ChunkSource, LabelColumn, at, good_chunk
+from .source import ChunkSource, LabelColumn, Reading, at, good_chunk
 
 #: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
 _KINDS = {
@@ -33,7 +32,7 @@ NAMES = "tag_names"
 _TEXTS = 64
 
 
-def hdf5_source(path: Path, wanted: Columns, learn: bool, bad: BadRows | None = None) -> ChunkSource:
+def hdf5_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> ChunkSource:
     """The rows of one file; a dataset in a group is named by its path, ``train/features``.
 
     Raises
@@ -74,13 +73,16 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool, bad: BadRows | None = 
             with at(where, start):
                 if columns.tags is not None:
                     marks = found[columns.tags]
-                    text = isinstance(marks, list)
-                    more["tags"] = tags_of(marks, columns.tags) if text else TagLists.from_dense(marks, names)
+                    if isinstance(marks, list):
+                        more["tags"] = tags_of(marks, columns.tags, reading.split_as)
+                    else:
+                        more["tags"] = TagLists.from_dense(marks, names)
             if columns.id is not None:
-                more["ids"] = found[columns.id]
+                with at(where, start):
+                    more["ids"] = validate.whole_floats(found[columns.id])
             if columns.key is not None:
-                more["keys"] = [str(key) for key in found[columns.key]]
-            if (chunk := good_chunk(bad, where, start, found[features], **more)) is not None:
+                more["keys"] = [key_text(key) for key in found[columns.key]]
+            if (chunk := good_chunk(reading, where, start, found[features], **more)) is not None:
                 yield chunk
 
     def labels_named(name: str | None) -> str | None:
@@ -133,6 +135,8 @@ def _offer(name: str, node: Any) -> Offer:
         kind = "text"
     elif node.ndim == 1 and type_.kind in "iu":
         kind = "ints"
+    elif node.ndim == 1 and type_.kind == "f":
+        kind = "floats"
     return Offer(name, kind, f"{' x '.join(map(str, node.shape)) or 'scalar'} {'text' if text else type_}")
 
 

@@ -13,10 +13,9 @@ from woh_faiss.inputs.matlab.chunks import USUAL, labels_of, tags_of, usual_part
 from woh_faiss.inputs.matlab.mat import open_mat
 from woh_faiss.inputs.matlab.variables import Mat, whole_numbers
 
-from .bad_rows import BadRows
 from .chunk import Chunk
 from .columns import KINDS, Columns, Offer, choose, choose_one
-from .source import ChunkSource, LabelColumn, at, good_chunk
+from .source import ChunkSource, LabelColumn, Reading, at, good_chunk
 
 _KINDS = {
     **KINDS,
@@ -32,7 +31,7 @@ _KINDS = {
 }
 
 
-def mat_source(path: Path, wanted: Columns, learn: bool, bad: BadRows | None = None) -> ChunkSource:
+def mat_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> ChunkSource:
     """The rows of one part of a .mat file.
 
     Raises
@@ -67,7 +66,7 @@ def mat_source(path: Path, wanted: Columns, learn: bool, bad: BadRows | None = N
             parts = {
                 name: values.rows(rows) if name == "tags" else values[rows] for name, values in more.items()
             }
-            if (chunk := good_chunk(bad, mat.where, start, X[rows], **parts)) is not None:
+            if (chunk := good_chunk(reading, mat.where, start, X[rows], **parts)) is not None:
                 yield chunk
 
     def labels_named(name: str | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +15,14 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import damage
+from woh_faiss.tags.splitting import TagTexts
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
 from .bad_rows import BadRows
-from .chunk import Chunk, read_good_rows
+from .chunk import Chunk, OnDuplicate, read_good_rows
 from .columns import Columns
 from .embeddings import embedding_sources, is_embeddings
-from .source import CHUNK_SIZE, ChunkSource
+from .source import CHUNK_SIZE, ChunkSource, Reading
 
 
 class Piece(NamedTuple):
@@ -114,6 +115,9 @@ def open_inputs(
     chunk_size: int | None = None,
     learn: bool = False,
     bad: BadRows | None = None,
+    tag_separator: str | None = None,
+    note: Callable[[str], object] | None = None,
+    on_duplicate: OnDuplicate = "error",
 ) -> Inputs:
     """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
 
@@ -131,6 +135,14 @@ def open_inputs(
     bad : BadRows, optional
         Takes rows whose features are missing, of another length or not finite, or whose id or key is missing;
         without it they are errors.
+    tag_separator : str, optional
+        The character between tags in a text. Without it, ``;`` where a text has one, else white space; or
+        commas or pipes, where all of the first texts have them.
+    note : callable, optional
+        What takes a line about how tags are split, where the first texts tell.
+    on_duplicate : "error", "skip" or "replace"
+        Items of a chunk that have an id or key of another of its items: refused, or left out but for the
+        first ("skip") or the last ("replace").
 
     Raises
     ------
@@ -140,7 +152,8 @@ def open_inputs(
     if chunk_size is not None:
         chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)
     wanted = columns or Columns()
-    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn, bad)]
+    reading = Reading(TagTexts(tag_separator, note), on_duplicate, bad)
+    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn, reading)]
     inputs = Inputs(sources, chunk_size, bad)
     if not len(inputs):
         raise InputError(
@@ -157,37 +170,37 @@ def open_inputs(
 
 
 def _sources(
-    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool, bad: BadRows | None
+    path: str | os.PathLike[str], wanted: Columns, size: int | None, learn: bool, reading: Reading
 ) -> list[ChunkSource]:
     file = Path(os.fsdecode(path))
     with budget.reading(display_path(file)), damage(display_path(file)):
         if file.is_dir():
             if is_embeddings(file):
-                return embedding_sources(file, wanted, learn, bad)
+                return embedding_sources(file, wanted, learn, reading)
             if not (file / "features.npy").exists() and has_tables(file):
-                return folder_sources(file, wanted, learn, bad)
+                return folder_sources(file, wanted, learn, reading)
         elif file.is_file():
             with file.open("rb") as stream:
                 start = stream.read(520)
             if is_arrow(start):
-                return [table_source(file, wanted, learn, bad=bad)]
+                return [table_source(file, wanted, learn, reading)]
             if start.startswith(b"MATLAB"):
                 from .mat import mat_source
 
-                return [mat_source(file, wanted, learn, bad)]
+                return [mat_source(file, wanted, learn, reading)]
             if start.startswith(b"\x89HDF"):
                 from .hdf5 import hdf5_source
 
-                return [hdf5_source(file, wanted, learn, bad)]
+                return [hdf5_source(file, wanted, learn, reading)]
             if not start.startswith((b"PK", npy.MAGIC_PREFIX)):
                 raise InputError(
                     f"{display_path(file)} is none of .npz, .npy, Parquet, Arrow, Feather, HDF5 and "
                     f".mat (it starts with {start[:8]!r}); docs/inputs.md shows how each is written"
                 )
-    return [_chunk_file(file, wanted, size, bad)]
+    return [_chunk_file(file, wanted, size, reading)]
 
 
-def _chunk_file(file: Path, wanted: Columns, size: int | None, bad: BadRows | None) -> ChunkSource:
+def _chunk_file(file: Path, wanted: Columns, size: int | None, reading: Reading) -> ChunkSource:
     """An .npz, a folder of .npy or an .npy, whose arrays have their names."""
     where = display_path(file)
     if any(wanted):
@@ -196,14 +209,14 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None, bad: BadRows | No
         )
 
     def read(step: int | None) -> Iterator[Chunk]:
-        chunk = read_good_rows(file, bad)
+        chunk = read_good_rows(file, reading.bad, reading.split_as, reading.on_duplicate)
         if chunk is None:
             return
         if step is None:
             yield chunk
             return
         for start in range(0, len(chunk), step):
-            part = chunk.rows(slice(start, start + step))
+            part = replace(chunk.rows(slice(start, start + step)), left_out=0 if start else chunk.left_out)
             if part.tags is None:
                 yield part
                 continue
@@ -211,7 +224,7 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None, bad: BadRows | No
 
     if size is None:
         return ChunkSource(where, None, None, wanted, read)
-    whole = read_good_rows(file, bad)
+    whole = read_good_rows(file, reading.bad, reading.split_as, reading.on_duplicate)
     if whole is None:
         return ChunkSource(where, 0, None, wanted, read)
     n, d = whole.features.shape

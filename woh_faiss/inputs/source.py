@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from woh_faiss import budget
 from woh_faiss.errors import InputError, MemoryBudgetError
+from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
 
 from .bad_rows import BadRows, of_features
-from .chunk import Chunk
+from .chunk import Chunk, OnDuplicate
 from .columns import Columns
 
 #: Rows of a chunk unless a user says otherwise: as many as the first round of a good index has.
@@ -69,22 +70,41 @@ class ChunkSource:
     labels: LabelColumn | None = None
 
 
-def chunk_at(where: str, start: int, features: Any, **values: Any) -> Chunk:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was asked of all inputs.
+
+    Attributes
+    ----------
+    split_as : TagTexts
+        How texts become tags.
+    on_duplicate : "error", "skip" or "replace"
+        As `Chunk.of` takes it.
+    bad : BadRows or None
+        Takes rows that cannot be used; without it they are errors.
+    """
+
+    split_as: TagTexts
+    on_duplicate: OnDuplicate = "error"
+    bad: BadRows | None = None
+
+
+def chunk_at(where: str, start: int, on_duplicate: OnDuplicate, features: Any, **values: Any) -> Chunk:
     """`Chunk.of` rows from `start` on; its errors say where."""
     with at(where, start):
-        return Chunk.of(features, **values)
+        return Chunk.of(features, on_duplicate=on_duplicate, **values)
 
 
-def good_chunk(bad: BadRows | None, where: str, start: int, features: Any, **more: Any) -> Chunk | None:
-    """As `chunk_at`, of the rows without a fault if `bad` takes the others; None where none is left."""
-    if bad is not None:
-        kept = bad.kept(where, start, len(features), of_features(np.asarray(features)))
+def good_chunk(reading: Reading, where: str, start: int, features: Any, **more: Any) -> Chunk | None:
+    """As `chunk_at`, of the rows without a fault if bad ones are taken out; None where none is left."""
+    if reading.bad is not None:
+        kept = reading.bad.kept(where, start, len(features), of_features(np.asarray(features)))
         if not kept.any():
             return None
         if not kept.all():
             features = features[kept]
             more = {name: selected(values, kept) for name, values in more.items()}
-    return chunk_at(where, start, features, **more)
+    return chunk_at(where, start, reading.on_duplicate, features, **more)
 
 
 def selected(values: Any, kept: NDArray[np.bool_]) -> Any:

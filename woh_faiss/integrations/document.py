@@ -52,9 +52,10 @@ def tag_lists_of(values: Sequence[Any]) -> list[list[str]]:
     InputError
         A value is anything else; the message names the document's place.
     """
+    texts = TagLists.from_strings([value if isinstance(value, str) else "" for value in values])
     lists = [
-        [] if value is None else TagLists.from_strings([value]).of_row(0) if isinstance(value, str) else value
-        for value in values
+        [] if value is None else texts.of_row(row) if isinstance(value, str) else value
+        for row, value in enumerate(values)
     ]
     tags = TagLists.from_lists(lists)
     return [tags.of_row(row) for row in range(len(tags))]

@@ -43,7 +43,14 @@ def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
 def unit_rows(X: NDArray[Any]) -> Matrix:
     """Rows of X (n, d) scaled to length 1 in float64; a row of zeros stays one."""
     rows: Matrix = np.array(X, dtype=np.float64, order="C")
-    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    squared = np.einsum("ij,ij->i", rows, rows)
+    extreme = np.flatnonzero(~((squared > 1e-280) & (squared < np.inf)))
+    if extreme.size:  # squares that are no float64, or zeros
+        part = rows[extreme]
+        largest = np.abs(part).max(axis=1, initial=0.0, keepdims=True)
+        part /= np.where(largest > 0, largest, 1.0)
+        rows[extreme], squared[extreme] = part, np.einsum("ij,ij->i", part, part)
+    length = np.sqrt(squared)[:, None]
     rows /= np.where(length > 0, length, 1.0)  # in place: another array of that size costs more than the sums
     return rows
 
@@ -118,6 +125,8 @@ class Kernel:
             x = np.asarray(X, np.float32, order="C")  # sums depend on it
             squared = np.einsum("ij,ij->i", x, x)
         huge = ~(squared < _HUGE)
+        if scaled:
+            huge |= squared < 1 / _HUGE
         if huge.any():  # float32 cannot square them; if they are not scaled they are like no anchor
             x = x.copy()
             x[huge] = unit_rows(X[huge]) if scaled else 0
@@ -167,7 +176,14 @@ class Kernel:
         x, a = X.sum(_moments, origin, energy), _moments(A, origin, False)
         n, m = x["n"], a["n"]
         # The mean of ‖x − a‖² is mean ‖x‖² + mean ‖a‖² − 2 mean(x) mean(a).
-        width = x["squares"] / n + a["squares"] / m - 2 * float((x["sum"] / n) @ (a["sum"] / m))
+        with np.errstate(over="ignore", invalid="ignore"):
+            width = x["squares"] / n + a["squares"] / m - 2 * float((x["sum"] / n) @ (a["sum"] / m))
+        tiny = not width > 0 and 0 < np.abs(x["sum"]).max() < 1e-140
+        if tiny or not width < np.inf:
+            raise InputError(
+                f"features of the first chunk are too {'small' if tiny else 'large'} for their squares to be "
+                "64-bit floats; scale all features by one number, or use the adaptive preset"
+            )
         if not width > 0:
             raise InputError(
                 f"the {n} items of the first chunk all have the same features; "
@@ -198,8 +214,9 @@ def mapped(X: NDArray[Any], kernel: Kernel) -> Single:
 
 
 def _moments(X: NDArray[Any], origin: Matrix, unit: bool) -> Sums:
-    x = (unit_rows(X) if unit else np.asarray(X, np.float64)) - origin
-    return {"n": len(x), "sum": x.sum(axis=0), "squares": float(np.einsum("ij,ij->", x, x))}
+    with np.errstate(over="ignore", invalid="ignore"):  # said where the width is taken
+        x = (unit_rows(X) if unit else np.asarray(X, np.float64)) - origin
+        return {"n": len(x), "sum": x.sum(axis=0), "squares": float(np.einsum("ij,ij->", x, x))}
 
 
 def _of_similarities(X: NDArray[Any], kernel: Kernel) -> Sums:

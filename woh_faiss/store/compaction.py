@@ -54,8 +54,10 @@ Forget = Callable[
 ]
 
 
-def compact(writing: WriteTransaction, forget: Forget | None = None) -> int:
+def compact(writing: WriteTransaction, forget: Forget | None = None, form: Callable[[str], str] = str) -> int:
     """Forget what was removed: code, id, key, tags, and tags no one else has and nothing was learned from.
+
+    Tags are the same where their `form` is.
 
     Rounds that learned nothing and of which no item is left are forgotten, too, but for the newest.
     Returns how many rows went; `scrub` must follow.
@@ -73,7 +75,7 @@ def compact(writing: WriteTransaction, forget: Forget | None = None) -> int:
         rounds = _places(writing, alive, first)
         state.leave(writing.snapshot, writing.snapshot.round)
         codes, ids = _rewritten(writing, alive, state.generation)
-        _forget_tags(run)
+        _forget_tags(run, form)
         select = "SELECT DISTINCT id FROM removed WHERE id >= ? AND id NOT IN (SELECT id FROM items)"
         erased = cell_types.all_typed(
             "removed", run.execute(select, (state.auto_end,)), {"id": cell_types.COUNT}
@@ -281,13 +283,14 @@ def _rewritten(
     return generations.write(folder, d, generation, int(alive.sum()), blocks(codes), blocks(ids))
 
 
-def _forget_tags(run: sqlite3.Connection) -> None:
+def _forget_tags(run: sqlite3.Connection, form: Callable[[str], str]) -> None:
     """Drop tags that nothing was learned from and that only removed items carry; before those go."""
-    carried = _tags_of(run, "removed")
-    unlearned = {tag for (tag,) in run.execute('SELECT tag FROM tags WHERE "column" IS NULL')}
-    private = carried & unlearned
+    carried = {form(tag) for tag in _tags_of(run, "removed")}
+    unlearned = run.execute('SELECT tag FROM tags WHERE "column" IS NULL')
+    private = {tag for (tag,) in unlearned if form(tag) in carried}
     if private:
-        private -= _tags_of(run, "items")
+        kept_forms = {form(tag) for tag in _tags_of(run, "items")}
+        private = {tag for tag in private if form(tag) not in kept_forms}
     if not private:
         return
     run.executemany("DELETE FROM tags WHERE tag = ?", ((tag,) for tag in private))

@@ -291,7 +291,9 @@ class Store:
             yield update
         self.refresh()
 
-    def compact(self, timeout: float = 10.0, forget: Forget | None = None) -> tuple[int, bool]:
+    def compact(
+        self, timeout: float = 10.0, forget: Forget | None = None, form: Callable[[str], str] = str
+    ) -> tuple[int, bool]:
         """Rewrite the files without removed rows: how many went, and whether no trace of them is left.
 
         `forget` takes removed items out of a model: see `compaction.Forget`.
@@ -303,7 +305,7 @@ class Store:
         with self.writing(timeout) as writing:
             if self.snapshot.model is not None:
                 self.view.check_model()  # files of another index may lie here: then nothing is rewritten
-            gone = compaction.compact(writing, forget)
+            gone = compaction.compact(writing, forget, form)
             writing.end()
             clean = compaction.scrub(writing, validate.seconds(timeout))
         return gone, clean

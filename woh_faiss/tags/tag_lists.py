@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import budget, validate
-from woh_faiss.errors import InputError
+from woh_faiss.errors import InputError, MemoryBudgetError
+
+from .splitting import TagTexts, split
 
 #: More columns than this need written names.
 MOST_UNNAMED_TAGS = 1 << 20
@@ -85,17 +87,37 @@ class TagLists:
         return cls(tuple(columns), np.array(indptr, np.int64), np.array(indices, np.int64))
 
     @classmethod
-    def from_strings(cls, strings: ArrayLike) -> TagLists:
+    def from_strings(cls, strings: ArrayLike, split_as: TagTexts | None = None) -> TagLists:
         """Tags of n items, one string each: split on ``;`` where it has one, else on white space.
 
-        So ``"golden gate;"`` is one tag and ``"golden gate"`` two. Otherwise as `from_lists`.
+        So ``"golden gate;"`` is one tag and ``"golden gate"`` two. A list that is written as text, in JSON or
+        Python, is that list, and quotes keep a tag whole. If all of the first 100 texts that can be split
+        have commas, or pipes, they are split there. Otherwise as `from_lists`.
+
+        Parameters
+        ----------
+        strings : (n,) array_like of str
+        split_as : TagTexts, optional
+            How the texts of all of an input are split; without it these texts tell.
 
         Raises
         ------
         InputError
-            Not 1-D text, or text that is not UTF-8 (the message names the row).
+            Not 1-D text, text that is not UTF-8, or a list of something else (the message names the row).
         """
-        return cls.from_lists(map(_split, validate.texts(strings, "tags", "row")))
+        texts = validate.texts(strings, "tags", "row")
+        marks = (split_as or TagTexts()).separators(texts)
+
+        def lists() -> Iterator[list[str]]:
+            for row, text in enumerate(texts):
+                try:
+                    yield split(text, marks)
+                except MemoryBudgetError:
+                    raise
+                except InputError as error:
+                    raise InputError(str(error).replace("tags are", f"tags of row {row} are", 1)) from None
+
+        return cls.from_lists(lists())
 
     @classmethod
     def from_dense(cls, matrix: ArrayLike, names: ArrayLike | None = None) -> TagLists:
@@ -181,13 +203,6 @@ class TagLists:
 def row_ends(rows: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     """CSR row pointers (n + 1,) of entries in these rows."""
     return np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n)))).astype(np.int64)
-
-
-def _split(text: str) -> list[str]:
-    parted = text.count(";")
-    if len(text) > 1 << 20:  # one item's alone
-        budget.take(validate.TEXT * (parted or len(text) // 2), "tags of an item")
-    return text.split(";") if parted else text.split()
 
 
 def tag_lists(tags: Any) -> TagLists:

@@ -7,12 +7,10 @@ vectors, is learned from a first chunk, or is the mean of those of other tags.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,27 +19,12 @@ from numpy.typing import NDArray
 from woh_faiss.errors import InputError, StoreError
 
 from .tag_lists import TagLists, row_ends
+from .tag_text import normalise as normalise
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from .word_vectors import WordVectors
-
-#: White space, underscores, hyphens and the dashes that phones and word processors put in their place.
-_SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015\u2212]+")
-
-
-@lru_cache(1 << 16)  # a stream repeats its tags
-def normalise(tag: str) -> str:
-    """The form in which tags are compared: ``New_York``, ``new-york`` and ``ｎｅｗ  york`` are ``new york``.
-
-    Unicode NFKC and casefolding, repeated until neither changes anything (one can undo the other), then
-    runs of white space, underscores and hyphens as one space, none at the ends; '' if nothing is left.
-    Applying it twice changes nothing.
-    """
-    while (folded := unicodedata.normalize("NFKC", tag.casefold())) != tag:
-        tag = folded
-    return _SEPARATORS.sub(" ", tag).strip(" ")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,12 +39,18 @@ class NormalisedTags:
         Items, ascending, and places in `names` of their tags.
     n : int
         Items, those without tags too.
+    typed : sequence of str
+        Tags as they were typed, which is how they are shown.
+    places : (nnz,) int64
+        Places in `typed` of the items' tags.
     """
 
     names: list[str]
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
     n: int
+    typed: Sequence[str]
+    places: NDArray[np.int64]
 
     def __len__(self) -> int:
         return self.n
@@ -72,9 +61,15 @@ class NormalisedTags:
         return row_ends(self.rows, self.n)
 
     def lists(self) -> list[list[str]]:
-        """A list of tags an item, for the catalogue."""
-        words = [self.names[column] for column in self.columns.tolist()]
+        """A list of tags an item, as typed, for the catalogue."""
+        words = [self.typed[place] for place in self.places.tolist()]
         return [words[a:b] for a, b in pairwise(self.indptr.tolist())]
+
+    def first_typed(self) -> dict[str, str]:
+        """The first form in which each tag that an item carries was typed."""
+        columns, first = np.unique(self.columns, return_index=True)
+        places = self.places[first].tolist()
+        return {self.names[j]: self.typed[at] for j, at in zip(columns.tolist(), places, strict=True)}
 
 
 def normalised(tags: TagLists | NormalisedTags) -> NormalisedTags:
@@ -86,12 +81,12 @@ def normalised(tags: TagLists | NormalisedTags) -> NormalisedTags:
         [places.setdefault(name, len(places)) if name else -1 for name in map(normalise, tags.names)],
         np.int64,
     )
-    columns = place_of[tags.indices]
+    columns, typed = place_of[tags.indices], tags.indices
     rows = np.repeat(np.arange(len(tags)), np.diff(tags.indptr))
-    rows, columns = rows[columns >= 0], columns[columns >= 0]
+    rows, columns, typed = rows[columns >= 0], columns[columns >= 0], typed[columns >= 0]
     _, first = np.unique(rows * max(len(places), 1) + columns, return_index=True)
     first.sort()
-    return NormalisedTags(list(places), rows[first], columns[first], len(tags))
+    return NormalisedTags(list(places), rows[first], columns[first], len(tags), tags.names, typed[first])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +103,8 @@ class Coverage:
         Those of `tags_new` whose vector is their own, from a file or learned, and not a mean of others.
     items, items_tagged : int
         Items of the chunk, and those that carry an admitted tag.
+    vectors_differ : bool
+        New tags took their vectors from other ones than the tags before: see `Vocabulary.differs`.
     """
 
     tags_new: int
@@ -115,6 +112,7 @@ class Coverage:
     tags_with_vector: int
     items: int
     items_tagged: int
+    vectors_differ: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,12 +129,15 @@ class Vocabulary:
         A vector an admitted tag; read-only.
     counts : dict
         Items that carried a tag so far, for every normalised tag ever seen.
+    typed : dict
+        How a tag was typed first, which is how it is shown, where that is another form.
     """
 
     min_count: int
     tags: tuple[str, ...] = ()
     E: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
     counts: dict[str, int] = field(default_factory=dict, repr=False)
+    typed: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.E.flags.writeable = False
@@ -150,6 +151,14 @@ class Vocabulary:
     def df(self) -> NDArray[np.float64]:
         """Items that carried each admitted tag so far: (c,)."""
         return np.array([self.counts[tag] for tag in self.tags], np.float64)
+
+    def shown(self, tag: str) -> str:
+        """A normalised tag as it was typed first."""
+        return self.typed.get(tag, tag)
+
+    def __contains__(self, tag: str) -> bool:
+        """Whether a tag, as typed or normalised, is admitted."""
+        return normalise(tag) in self._columns
 
     @cached_property
     def _columns(self) -> dict[str, int]:
@@ -193,24 +202,41 @@ class Vocabulary:
             (name for name in seen if counts[name] >= self.min_count and name not in self._columns),
             key=lambda name: (-counts[name], name),
         )
-        grown = Vocabulary(self.min_count, self.tags + tuple(new), self.E, counts)
+        first = tags.first_typed()
+        typed = {name: text for name, text in first.items() if text != name and name not in self.counts}
+        typed = {**self.typed, **typed}
+        grown = Vocabulary(self.min_count, self.tags + tuple(new), self.E, counts, typed)
         Y = grown.incidence(tags)
         own = 0
         if new and vectors is None and not self.tags:
             E, own = trained(spread(Y), grown.tags, new, seed=seed, vector_size=vector_size)
             fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=0)
-            grown = Vocabulary(self.min_count, grown.tags, E, counts)
+            grown = replace(grown, E=E)
         elif new:
             f = self.f if vectors is None else vectors.f
             E = np.concatenate([self.E.reshape(len(self.tags), f), np.zeros((len(new), f))])
             for column, tag in enumerate(new, len(self.tags)):
-                if vectors is not None and (vector := vectors.lookup(tag)) is not None:
+                if vectors is not None and (vector := vectors.lookup(grown.shown(tag))) is not None:
                     E[column] = vector
             own = int(E[len(self.tags) :].any(axis=1).sum())
             fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=len(self.tags))
-            grown = Vocabulary(self.min_count, grown.tags, E, counts)
+            grown = replace(grown, E=E)
         tagged = int(np.count_nonzero(np.diff(Y.indptr)))
-        return grown, Coverage(len(new), len(grown.tags), own, len(tags), tagged), list(seen)
+        differ = bool(new) and vectors is not None and self.differs(vectors)
+        return grown, Coverage(len(new), len(grown.tags), own, len(tags), tagged, differ), list(seen)
+
+    def differs(self, vectors: WordVectors) -> bool:
+        """Whether tags have other vectors here, so that those of new tags say nothing beside them.
+
+        Vectors of the first chunk's own are such, and those of another file. Asked are the first tags that
+        `vectors` know; some may have means of others.
+        """
+        if vectors.f != self.f:  # refused by name
+            return False
+        known = islice(((j, found) for j, tag in enumerate(self.tags[: 10 * _ASKED])
+                        if (found := vectors.lookup(self.shown(tag))) is not None), _ASKED)  # fmt: skip
+        same = [np.allclose(self.E[j], found, rtol=1e-4, atol=1e-6) for j, found in known]
+        return len(same) >= 3 and not any(same)
 
     def incidence(self, tags: TagLists | NormalisedTags) -> csr_array:
         """Y (n, c) of n items: float64 CSR of 0 and 1, sorted columns; unknown tags are left out."""
@@ -243,14 +269,14 @@ class Vocabulary:
     def rows(self, tags: Iterable[str] | None = None) -> list[tuple[int | None, str, int, bytes | None]]:
         """(column, tag, count, vector) of the given tags, or of all ever seen, for the catalogue.
 
-        The vector is f little-endian float64, so that `from_rows` gives back the same numbers; column
-        and vector are None for a tag that is not admitted yet.
+        The tag is as it was typed first. The vector is f little-endian float64, so that `from_rows` gives
+        back the same numbers; column and vector are None for a tag that is not admitted yet.
         """
         out: list[tuple[int | None, str, int, bytes | None]] = []
         for tag in self.counts if tags is None else tags:
             column = self._columns.get(tag)
             vector = None if column is None else self.E[column].astype("<f8").tobytes()
-            out.append((column, tag, self.counts[tag], vector))
+            out.append((column, self.shown(tag), self.counts[tag], vector))
         return out
 
     @classmethod
@@ -264,11 +290,17 @@ class Vocabulary:
         Raises
         ------
         StoreError
-            Columns are not 0..c-1, or vectors are not all of one width.
+            Columns are not 0..c-1, vectors are not all of one width, or a tag is there in two forms.
         """
-        rows = list(rows)
+        named = [(column, tag, normalise(tag), count, vector) for column, tag, count, vector in rows]
+        typed = {name: tag for _, tag, name, *_ in named}
+        if len(typed) < len(named):
+            again = next(tag for _, tag, name, *_ in named if typed[name] != tag)
+            raise StoreError(
+                f"the catalogue has the tag {again!r} in two forms: an earlier version made it; build again"
+            )
         admitted = sorted(
-            (column, tag, vector or b"") for column, tag, _, vector in rows if column is not None
+            (column, name, vector or b"") for column, _, name, _, vector in named if column is not None
         )
         if [column for column, *_ in admitted] != list(range(len(admitted))):
             raise StoreError("the catalogue's tag columns do not run from 0 without gaps; restore the index")
@@ -285,10 +317,13 @@ class Vocabulary:
             min_count,
             tuple(tag for _, tag, _ in admitted),
             E.reshape(len(admitted), widths.pop() // 8 if widths else 0),
-            {tag: count for _, tag, count, _ in rows},
+            {name: count for _, _, name, count, _ in named},
+            {name: tag for name, tag in typed.items() if name != tag},
         )
 
 
+#: Tags whose vectors are compared with those of a file.
+_ASKED = 50
 #: Skip-gram pairs times epochs that learning vectors from a first chunk may take: a few seconds on one core.
 PAIRS = 2_000_000
 MAX_EPOCHS = 50

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 import zlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from woh_faiss.display import display_path
 from woh_faiss.errors import InputError, MemoryBudgetError
 from woh_faiss.io.atomic_write import write_whole
 
+from .tag_text import found_as_it_is, normalise, spaced
 from .word_vector_files import read, refuse_not_finite, write
 
 UNICODE_ERRORS = ("strict", "ignore", "replace")
@@ -101,22 +104,44 @@ class WordVectors:
         return final
 
     def lookup(self, tag: str) -> NDArray[np.float32] | None:
-        """Vector (f,) of a normalised tag; None if the file knows neither it nor any of its words.
+        """Vector (f,) of a tag, as it was typed; None if the file knows neither it nor any of its words.
 
-        The whole tag comes first, its words joined by a space, '_' or '-' (new_york); else the mean
-        of the words that are known. Each is tried in lower case, Capitalised and in UPPER CASE.
+        The whole tag comes first; else the mean of the words that are known. Each is tried as typed, in
+        Unicode NFC, in lower case, folded (`normalise`), Capitalised and in UPPER CASE, words joined by a
+        space, '_' or '-' (new_york); then any word of the file that folds to the same.
         """
-        words = tag.split(" ")
-        found = self._find(words)
-        if found is not None or len(words) == 1:
+        found = self._find(tag)
+        if found is not None:
             return found
-        known = [vector for word in words if (vector := self._find([word])) is not None]
+        words = spaced(unicodedata.normalize("NFC", tag)).split(" ")
+        if len(words) == 1:
+            return None
+        known = [vector for word in words if (vector := self._find(word)) is not None]
         return np.array(np.mean(known, axis=0), np.float32) if known else None
 
-    def _find(self, words: list[str]) -> NDArray[np.float32] | None:
+    def _find(self, tag: str) -> NDArray[np.float32] | None:
+        composed, folded = unicodedata.normalize("NFC", tag), normalise(tag)
+        for text in (tag, composed):
+            if text in self._index:
+                return np.array(self._vectors[self._index[text]], np.float32)
+        forms = dict.fromkeys((spaced(composed), spaced(composed.lower()), folded))
         for joiner in " _-":
-            for case in (str, str.capitalize, str.upper):
-                at = self._index.get(joiner.join(case(word) for word in words))
+            for form in forms:
+                at = self._index.get(form.replace(" ", joiner))
                 if at is not None:
                     return np.array(self._vectors[at], np.float32)
-        return None
+            for case in (str.capitalize, str.upper):
+                at = self._index.get(joiner.join(case(word) for word in folded.split(" ")))
+                if at is not None:
+                    return np.array(self._vectors[at], np.float32)
+        at = self._folded.get(folded)
+        return None if at is None else np.array(self._vectors[at], np.float32)
+
+    @cached_property
+    def _folded(self) -> dict[str, int]:
+        """The first word of each folded form, where that is another: files have the frequent ones first."""
+        found: dict[str, int] = {}
+        for word, at in self._index.items():
+            if not found_as_it_is(word):
+                found.setdefault(normalise(word), at)
+        return found
