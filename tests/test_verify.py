@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import time
@@ -243,3 +244,18 @@ def test_an_older_catalogue_under_newer_codes_is_refused_and_nothing_is_cut(tmp_
             act()
     assert any("it has lost rounds" in fault for fault in WOHIndex.verify(path))
     assert {name: (path / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("cut", [1, 100, 4095])
+def test_a_catalogue_that_ends_within_a_page_is_refused(index, cut):
+    """SQLite would read zeros in place of what is missing, and go on."""
+    index.close()
+    path = index.path / "catalog.db"
+    path.write_bytes(path.read_bytes()[:-cut])
+    before = path.read_bytes()
+    told = rf"catalog\.db: ends {4096 - cut} bytes into a page: it was cut; restore"
+    for act in (WOHIndex.open, lambda folder: WOHIndex.restore(folder, 0)):
+        with pytest.raises(StoreError, match=told):
+            act(index.path)
+    assert path.read_bytes() == before
+    assert any(re.search(told, fault) for fault in WOHIndex.verify(index.path))

@@ -180,6 +180,12 @@ def check(connection: sqlite3.Connection, folder: Path) -> None:
         raise StoreError(f"{folder} has format {found}, this package reads up to {FORMAT}: upgrade woh-faiss")
     if found < 1:
         raise sqlite3.DatabaseError(f"its format is {found}")
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    if extra := (folder / CATALOG).stat().st_size % page:  # SQLite takes what is missing for zeros
+        raise StoreError(
+            f"{folder / CATALOG}: ends {extra} bytes into a page: it was cut; restore it from a backup, or "
+            "build the index again"
+        )
     # Parsed by now; but a view or a trigger in a table's place is only run by a statement that uses it.
     rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchmany(
         len(_EXPECTED) + 1
