@@ -341,7 +341,7 @@ def spread(Y: csr_array, most: int = MOST_TAGS) -> csr_array:
     n = np.minimum(length, most)
     kept = (place + 1) * n // length > place * n // length
     indptr = np.concatenate([[0], np.cumsum(kept)])[Y.indptr]
-    return csr_array((Y.data[kept], Y.indices[kept], indptr), shape=Y.shape)
+    return type(Y)((Y.data[kept], Y.indices[kept], indptr), shape=Y.shape)
 
 
 def mean_vectors(Y: csr_array, E: NDArray[np.float64]) -> NDArray[np.float64]:
