@@ -42,6 +42,14 @@ def moments(request, tmp_path_factory):
     return {"old": old, "new": new}, differ
 
 
+def as_left_by_a_dead_writer(mixed, whole):
+    """Whether only models and ids are more than those of a whole index: the next writer removes them."""
+    ours = {name: data for name, data in mixed.items() if name in whole or "model-" not in name}
+    if ours.get("ids.i64", b"").startswith(whole["ids.i64"]):
+        ours["ids.i64"] = whole["ids.i64"]
+    return ours == whole
+
+
 def mixtures(moments, differ):
     """What is in the folder, of which moment, and the names of the files of the other."""
     for base, other in (("old", "new"), ("new", "old")):
@@ -49,9 +57,7 @@ def mixtures(moments, differ):
             for names in itertools.combinations(differ, count):
                 taken = {name: moments[other].get(name) for name in names}
                 mixed = {name: data for name, data in {**moments[base], **taken}.items() if data is not None}
-                # A model that is not there yet is what a writer that died leaves: the next one removes it.
-                ours = {name for name in mixed if not name.startswith("model-") or name in moments[base]}
-                if {name: mixed[name] for name in ours} not in moments.values():
+                if not any(as_left_by_a_dead_writer(mixed, whole) for whole in moments.values()):
                     yield base, names, mixed
 
 
@@ -63,10 +69,9 @@ def test_no_mixture_is_written_to(moments, tmp_path):
         folder.mkdir()
         for name, data in mixed.items():
             (folder / name).write_bytes(data)
-        print(base, names)
         with pytest.raises(StoreError), WOHIndex.open(folder) as index:
             index.add(tagged(7)[0])
         assert contents(folder) == mixed
         shutil.rmtree(folder)
         tried += 1
-    assert tried >= 6
+    assert tried >= 5

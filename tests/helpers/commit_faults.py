@@ -125,8 +125,8 @@ def tables(connection):
     names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     for (name,) in names:
         rows = connection.execute(f"SELECT * FROM {name}").fetchall()  # noqa: S608
-        if name == "rounds":  # time, seconds
-            rows = [tuple(value for at, value in enumerate(row) if at not in (1, 13)) for row in rows]
+        if name == "rounds":  # time, seconds, and the checksum of all
+            rows = [tuple(cell for at, cell in enumerate(row[:-1]) if at not in (1, 13)) for row in rows]
         if name == "meta":  # sums of times, and what is drawn at random
             rows = [row for row in rows if row[0] in ("config", "d")]
         found[name] = rows

@@ -6,8 +6,6 @@ import os
 import re
 from pathlib import Path
 
-from woh_faiss.errors import StoreError
-
 from . import codefile, files, schema
 from .records import Snapshot, State
 
@@ -31,12 +29,6 @@ def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
     if renamed:
         files.sync_folder(folder)
     codes, ids = folder / schema.CODES, folder / schema.IDS
-    more = files.file_size(ids) - 8 * committed.rows
-    if more > 0 and files.file_size(codes) <= codefile.end(d, committed.rows):
-        raise StoreError(  # a writer appends codes first, and ids are cut first
-            f"{ids} has {more // 8} more ids than {schema.CATALOG} counts, {codes.name} no more codes: they "
-            "are of different states; restore the whole folder from a backup; nothing was changed"
-        )
     codefile.check_counted(codes, d, committed.rows)
     files.truncate(ids, 8 * committed.rows)
     codefile.settle(codes, d, committed.rows)
