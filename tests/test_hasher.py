@@ -1,3 +1,5 @@
+import io
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -137,3 +139,15 @@ def test_drift_is_the_share_of_anchors_whose_bit_turned(hasher):
     drift = hasher.drift(Hasher(hasher.kernel, turned))
     assert_allclose(drift, np.eye(16)[3] + some * np.eye(16)[5])
     assert not hasher.drift(hasher).any()
+
+
+def test_a_stream_holds_what_a_file_holds(hasher, tmp_path):
+    hasher.save(tmp_path / "h.npz")
+    stream = io.BytesIO()
+    hasher.save(stream)
+    assert stream.getvalue() == (tmp_path / "h.npz").read_bytes()
+    stream.seek(0)
+    X = np.random.default_rng(1).normal(size=(7, 6))
+    assert_array_equal(Hasher.load(stream).encode(X), hasher.encode(X))
+    with pytest.raises(InputError):
+        Hasher.load(io.BytesIO(stream.getvalue()[:-300]))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -208,16 +210,21 @@ class Hasher:
         )
         return cls(kernel, P, instance)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
         """Write it as one .npz file, anchors inside, whole or not at all; the bytes depend on it only.
+
+        `path` may be a stream for bytes, too, such as an `io.BytesIO`.
 
         Raises
         ------
         StoreError
             The file cannot be written; what was there before still is.
         """
-        file = Path(os.fsdecode(path))
         arrays = {**self.arrays(), "A": self.kernel.A, "format": np.asarray(FORMAT)}
+        if not isinstance(path, str | bytes | os.PathLike):
+            npz.write_npz(path, arrays)
+            return
+        file = Path(os.fsdecode(path))
         try:
             with write_whole(file, "hasher") as stream:
                 npz.write_npz(stream, arrays)
@@ -227,14 +234,21 @@ class Hasher:
             ) from error
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Hasher:
-        """What `save` wrote; it needs NumPy only, no index folder and no Faiss.
+    def load(cls, path: str | os.PathLike[str] | IO[bytes]) -> Hasher:
+        """What `save` wrote, from a path or a stream; it needs NumPy only, no index folder and no Faiss.
 
         Raises
         ------
         InputError
             There is no such file, it is damaged, or no hash function, or one of a newer version.
         """
+        if not isinstance(path, str | bytes | os.PathLike):
+            with tempfile.NamedTemporaryFile(
+                prefix="stream-", suffix=".npz"
+            ) as file:  # what checks reads files
+                shutil.copyfileobj(path, file)
+                file.flush()
+                return cls.load(file.name)
         names = ["A", "mean", "width", "scale", "unit", "format"]
         arrays = npz.read_arrays(path, "P", [*names, "instance_mean", "instance_R", "instance_n"])
         where = display_path(path)
