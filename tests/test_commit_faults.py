@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -116,3 +117,18 @@ def test_the_commit_is_marked_before_and_after(tmp_path):
     assert seen["before COMMIT"] == seen["after COMMIT"] == "committing"
     assert seen["before patch codes.faiss"] == "writing"
     assert not path.exists()
+
+
+def test_a_reader_that_cannot_lock_what_is_in_doubt_says_so(tmp_path, monkeypatch):
+    """A full disk, where a writer has died inside COMMIT: `compact` reads before it waits for the lock."""
+
+    def full(folder, flags):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", str(folder))
+
+    start(tmp_path / "i")
+    with WOHIndex.open(tmp_path / "i") as index:
+        (tmp_path / "i" / writer_lock.NAME).write_bytes(b"")
+        monkeypatch.setattr(writer_lock, "_is_in_doubt_here", lambda *given: True)
+        monkeypatch.setattr(writer_lock, "_tried", full)
+        with pytest.raises(StoreError, match="cannot resolve the last commit of .*Disk quota exceeded"):
+            index.compact()

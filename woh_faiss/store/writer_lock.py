@@ -125,7 +125,8 @@ def take(folder: Path, timeout: float, resolve: Callable[[WriterLock], None]) ->
 def settle_doubt(folder: Path, patience: float, resolve: Callable[[WriterLock], None]) -> None:
     """For a reader: if a writer died inside COMMIT, have it resolved; else next to nothing.
 
-    A COMMIT under way in a process that lives is none of a reader's business.
+    A COMMIT under way in a process that lives is none of a reader's business. StoreError where the lock
+    cannot be opened, as on a full disk.
     """
     try:
         file = files.descriptor(folder / NAME, os.O_RDONLY)
@@ -137,7 +138,10 @@ def settle_doubt(folder: Path, patience: float, resolve: Callable[[WriterLock], 
         os.close(file)
     if not doubtful:
         return
-    with _turn(folder, time.monotonic() + patience) as mine:
+    with (
+        files.failures(folder, "resolve the last commit of"),
+        _turn(folder, time.monotonic() + patience) as mine,
+    ):
         lock = _reader_tried(folder) if mine else None
         if lock is not None:
             _resolved(lock, resolve).free()
