@@ -130,5 +130,5 @@ def test_a_reader_that_cannot_lock_what_is_in_doubt_says_so(tmp_path, monkeypatc
         (tmp_path / "i" / writer_lock.NAME).write_bytes(b"")
         monkeypatch.setattr(writer_lock, "_is_in_doubt_here", lambda *given: True)
         monkeypatch.setattr(writer_lock, "_tried", full)
-        with pytest.raises(StoreError, match="cannot resolve the last commit of .*Disk quota exceeded"):
+        with pytest.raises(StoreError, match=r"cannot resolve the last commit of .*Disk quota exceeded"):
             index.compact()
