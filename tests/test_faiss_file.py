@@ -221,7 +221,7 @@ def test_vectors_are_those_that_faiss_reconstructs(tmp_path, factory, metric):
         if "IVF" in factory:
             inner.make_direct_map(True)
         expected = np.stack([inner.reconstruct(place) for place in range(N)])
-    np.testing.assert_allclose(found.vectors, expected, rtol=1e-6)
+    np.testing.assert_allclose(found.vectors, expected, rtol=1e-6, atol=1e-6)
     if "SQ" not in factory:
         assert_array_equal(found.vectors, expected)
     data = path.read_bytes()
