@@ -205,15 +205,14 @@ class BenchmarkOptions:
         from woh_faiss.evaluation.datasets import prepared, with_split
         from woh_faiss.inputs import Columns
 
-        reading: dict[str, Any] = {"limit": self.limit}
+        reading: dict[str, Any] = {}
         labels = self.columns["labels"]
         named = {role: name for role, name in self.columns.items() if role != "labels"}
         if self.name == "files":
-            reading |= {"columns": Columns(**named), "labels": labels, "note": noted}
+            columns = Columns(**named)
+            reading = {"limit": self.limit, "columns": columns, "labels": labels, "note": noted}
         elif self.limit is not None or any(value is not None for value in self.columns.values()):
             raise click.UsageError("--limit and --...-column go with --dataset files")
-        else:
-            reading = {}
         data, own = with_split(self.name, self.places, **reading)
         if self.paper and not own:
             data = prepared(data, min_count=self.min_count, word_vectors=vectors)

@@ -25,6 +25,7 @@ from .options import (
     index_option,
     json_option,
     max_memory_option,
+    noted,
     on_duplicate_option,
     print_json,
     progress,
@@ -122,7 +123,7 @@ def opened(
         bad=bad,
     )
     for line in inputs.notes(Columns(**columns)):
-        say(f"note: {line}")
+        noted(line)
     return inputs
 
 

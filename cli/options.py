@@ -252,7 +252,7 @@ def noted(line: str) -> None:
 
 def say_split(line: str) -> None:
     """A note about how texts are split into tags, which the first ones tell."""
-    say(f"note: {line}; --tag-separator says otherwise")
+    noted(f"{line}; --tag-separator says otherwise")
 
 
 def bits_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:

@@ -24,6 +24,7 @@ from .options import (
     json_option,
     limit_option,
     max_memory_option,
+    noted,
     print_json,
     progress,
     say,
@@ -243,17 +244,22 @@ class QueryOptions:
 
     @cached_property
     def words(self) -> list[str] | None:
-        """What is asked by --tags."""
-        return None if self.tags is None else _words(self.tags)
+        """What is asked by --tags, split as texts of tags are."""
+        if self.tags is None:
+            return None
+        from woh_faiss.tags.splitting import TagTexts
+        from woh_faiss.tags.tag_lists import TagLists
+
+        split_as = TagTexts(note=lambda line: noted(f"--tags: {line}"))
+        return TagLists.from_strings([self.tags], split_as).of_row(0)
 
     def batches(self, index: WOHIndex) -> tuple[Iterable[QueryBatch], int]:
         """The queries, read a chunk at a time where their file can be, and how many there are."""
-        tags = self.tags
         words = self.words
         if self.queries is not None:
             return self._rows_of(self.queries, words)
         if words is not None:
-            return [QueryBatch(words=words, text=tags)], 1
+            return [QueryBatch(words=words, text=self.tags)], 1
         named = [(index.id_of(key), key) for key in self.item_keys]
         wanted = [*((id_, None) for id_ in self.item_ids), *named]
         items = index.items([id_ for id_, _ in wanted])
@@ -267,7 +273,7 @@ class QueryOptions:
         wanted = Columns(**self.columns, id="")
         inputs = open_inputs([queries], columns=wanted)
         for line in inputs.notes(wanted):
-            say(f"note: {line}")
+            noted(line)
         if inputs.whole:
             (chunk,) = inputs
             chunks: Iterable[Chunk] = [chunk]
@@ -304,14 +310,6 @@ def _rows_with(
     if missing := [key for key in keys if key not in found]:
         raise click.ClickException(f"no row of {queries} has the key {missing[0]!r}")
     return [found[key] for key in keys]
-
-
-def _words(tags: str) -> list[str]:
-    """What is asked by --tags, split as texts of tags are."""
-    from woh_faiss.tags.splitting import TagTexts
-    from woh_faiss.tags.tag_lists import TagLists
-
-    return TagLists.from_strings([tags], TagTexts(note=lambda line: say(f"note: --tags: {line}"))).of_row(0)
 
 
 def _remote(index: WOHIndex, url: str | None, opened: ExitStack) -> Remote | None:

@@ -96,7 +96,7 @@ def print_info(facts: dict[str, Any]) -> None:
         table = Table(title="tags trusted least", title_justify="left", box=box.SIMPLE_HEAD)
         heads, rows = info_text.doubted(facts)
         for head in heads:
-            table.add_column(head, justify="right" if head in ("id", "bits") else "left", overflow="fold")
+            table.add_column(head, justify="right" if head in ("id", "trust") else "left", overflow="fold")
         for row in rows:
             table.add_row(*row)
         out.print(table)

@@ -243,9 +243,8 @@ class Hasher:
             There is no such file, it is damaged, or no hash function, or one of a newer version.
         """
         if not isinstance(path, str | bytes | os.PathLike):
-            with tempfile.NamedTemporaryFile(
-                prefix="stream-", suffix=".npz"
-            ) as file:  # what checks reads files
+            # What checks an .npz reads files.
+            with tempfile.NamedTemporaryFile(prefix="stream-", suffix=".npz") as file:
                 shutil.copyfileobj(path, file)
                 file.flush()
                 return cls.load(file.name)

@@ -127,12 +127,8 @@ def _density(agreements: Matrix) -> Matrix:
 
 def _trust(Gv: Matrix, Gt: Matrix, right: Matrix) -> Matrix:
     agreements = _cosines(Gv, Gt, _lengths(Gv), _lengths(Gt))
-    return np.maximum(_interpolated(agreements, right) ** POWER, FLOOR)
-
-
-def _interpolated(agreements: Matrix, by_bin: Matrix) -> Matrix:
     middles = (np.arange(BINS) + 0.5) * 2 / BINS - 1
-    return np.asarray(np.interp(agreements, middles, by_bin))
+    return np.maximum(np.interp(agreements, middles, right) ** POWER, FLOOR)
 
 
 def _cosines(G: Matrix, H: Matrix, g: Matrix, h: Matrix) -> Matrix:

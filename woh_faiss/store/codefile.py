@@ -155,10 +155,7 @@ def counts(path: Path) -> tuple[int, int]:
 def check_counted(path: Path, d: int, ntotal: int) -> None:
     """StoreError if the header counts more codes, has another layout, or the file ends before them."""
     with files.existing(path), files.open_member(path) as file:
-        found = file.read(START)
-        _check(path, found, d)
-        if (counted := _counted(file, found)) > ntotal:
-            raise lost_rounds(path, counted, ntotal)
+        _counting_at_most(file, path, d, ntotal)
         if (size := os.fstat(file.fileno()).st_size) < end(d, ntotal):
             raise files.short(path, size, end(d, ntotal))
 
@@ -169,16 +166,22 @@ def settle(path: Path, d: int, ntotal: int) -> None:
     StoreError if the header counts more codes: it does so only after a COMMIT, which the catalogue has lost.
     """
     with files.existing(path), files.open_member(path, "r+b") as file:
-        found = file.read(START)
-        _check(path, found, d)
-        if (counted := _counted(file, found)) > ntotal:
-            raise lost_rounds(path, counted, ntotal)
+        found = _counting_at_most(file, path, d, ntotal)
         files.cut(file, path, end(d, ntotal))
         wanted = header(d, ntotal)
         if found != wanted:
             with files.step(f"patch {path.name}"):
                 os.pwrite(file.fileno(), wanted[_CHANGING:], _CHANGING)
             files.sync(file, f"{path.name} header")
+
+
+def _counting_at_most(file: IO[bytes], path: Path, d: int, ntotal: int) -> bytes:
+    """The header, of our layout; StoreError if it counts more codes."""
+    found = file.read(START)
+    _check(path, found, d)
+    if (counted := _counted(file, found)) > ntotal:
+        raise lost_rounds(path, counted, ntotal)
+    return found
 
 
 def _counted(file: IO[bytes], found: bytes) -> int:

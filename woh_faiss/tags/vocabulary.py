@@ -210,8 +210,6 @@ class Vocabulary:
         own = 0
         if new and vectors is None and not self.tags:
             E, own = trained(spread(Y), grown.tags, new, seed=seed, vector_size=vector_size)
-            fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=0)
-            grown = replace(grown, E=E)
         elif new:
             f = self.f if vectors is None else vectors.f
             E = np.concatenate([self.E.reshape(len(self.tags), f), np.zeros((len(new), f))])
@@ -219,6 +217,7 @@ class Vocabulary:
                 if vectors is not None and (vector := vectors.lookup(grown.shown(tag))) is not None:
                     E[column] = vector
             own = int(E[len(self.tags) :].any(axis=1).sum())
+        if new:
             fill_with_means(E, Y, np.array([counts[tag] for tag in grown.tags]), first=len(self.tags))
             grown = replace(grown, E=E)
         tagged = int(np.count_nonzero(np.diff(Y.indptr)))
