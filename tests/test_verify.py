@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
+import threading
 import time
 from contextlib import closing
 
@@ -145,6 +146,27 @@ def test_what_a_writer_at_work_has_made_is_no_fault(copy):
         pass  # and the next one clears it away
     assert not (copy / "model-9.npz.tmp").exists()
     assert WOHIndex.verify(copy) == []
+
+
+def test_a_file_that_a_writer_at_work_makes_or_renames_during_the_look_is_no_fault(copy):
+    stop = threading.Event()
+
+    def make() -> None:
+        while not stop.is_set():
+            unfinished = copy / "model-9.npz.tmp"
+            unfinished.touch()
+            unfinished.rename(copy / "model-9.npz")
+            (copy / "model-9.npz").unlink()
+
+    with WOHIndex.open(copy) as index, index._store.writing():
+        writer = threading.Thread(target=make)
+        writer.start()
+        try:
+            found = [WOHIndex.verify(copy) for _ in range(100)]
+        finally:
+            stop.set()
+            writer.join()
+    assert found == [[]] * 100
 
 
 def test_rounds_that_a_lost_log_takes_away_are_seen_by_the_codes(copy, sound, tmp_path):

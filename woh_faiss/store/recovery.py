@@ -41,5 +41,10 @@ def strays(folder: Path, state: State) -> list[Path]:
     """Plain files of ours that the committed state does not have, by name; nobody made a folder or a link."""
     keep = {*state.models, *([schema.ANCHORS] if state.anchors else []), *(it.name for it in state.ann)}
     with os.scandir(folder) as entries:
-        found = [it.name for it in entries if _MADE.fullmatch(it.name) and it.is_file(follow_symlinks=False)]
+        found = [it.name for it in entries if is_made(it)]
     return [folder / name for name in sorted(found) if name not in keep]
+
+
+def is_made(entry: os.DirEntry[str]) -> bool:
+    """Whether `entry` is a plain file with a name that writers give, whatever the catalogue says of it."""
+    return bool(_MADE.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False)

@@ -29,7 +29,7 @@ from . import (
 from .dead_rows import DeadRows
 from .model import Model, Npy
 from .records import Snapshot, State
-from .recovery import strays
+from .recovery import is_made, strays
 
 #: How often a look is repeated that a writer may have disturbed.
 _ATTEMPTS = 5
@@ -241,10 +241,10 @@ class _Check:
             ours |= {schema.CATALOG + end for end in ("-wal", "-shm")} | {writer_lock.NAME}
             ours |= {schema.ANCHORS} if state.anchors else set()
             ours |= {known.name for known in state.ann}
-            left = {path.name for path in strays(self.folder, state)}
-            for path in sorted(self.folder.iterdir()):
-                if path.name not in ours | left:
-                    self.fault(path.name, "is not a file of an index; move it elsewhere")
+            with os.scandir(self.folder) as entries:  # once: a writer makes files between two
+                foreign = [it.name for it in entries if it.name not in ours and not is_made(it)]
+            for name in sorted(foreign):
+                self.fault(name, "is not a file of an index; move it elsewhere")
         with self.noting(writer_lock.NAME):
             files.plain(self.folder / writer_lock.NAME)
         # Of a writer at work these are its files.
