@@ -94,8 +94,53 @@ def test_other_policies_look_at_named_items_one_by_one(tmp_path, files):
     with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
         assert extend(index, path, files[2]) == ([20, 20], [])
         assert extend(index, path, files[2], on_duplicate="replace") == ([20], [2])
-        assert extend(index, path, files[2], on_duplicate="skip") == ([0], [2])
+        assert extend(index, path, on_duplicate="skip") == ([0], [])
         assert index.ntotal == 40
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_an_update_that_replaces_learns_each_chunk_once_however_often_it_stops(tmp_path_factory, data):
+    """Chunks that share items, so that later ones replace items of those before."""
+    folder = tmp_path_factory.mktemp("stops")
+    first = data.draw(st.lists(st.integers(0, 20), min_size=2, max_size=4))
+    paths = [
+        save_chunk(folder / f"{i}.npz", i, 8, ids=np.arange(start, start + 8))
+        for i, start in enumerate(first)
+    ]
+    found = []
+    for name in ("straight", "stopped"):
+        with WOHIndex.create(folder / f"{name}.woh", **SMALL) as index:
+            index.update(*tagged(9, n=30), ids=np.arange(30))
+            while len(index.rounds()) <= len(paths):
+                run = index.extend(paths, on_duplicate="replace")
+                stop = data.draw(st.integers(1, 3)) if name == "stopped" else len(paths)
+                for _, _round in zip(range(stop), run, strict=False):
+                    pass
+                run.close()
+        found.append(files_of(folder / f"{name}.woh"))
+    assert found[0] == found[1]
+
+
+def test_what_replaces_is_taken_again_when_anything_came_after_it(tmp_path):
+    keys = {"keys": [f"k{i}" for i in range(20)]}
+    a, b, c = (save_chunk(tmp_path / f"{seed}.npz", seed, 20, **keys) for seed in range(3))
+    with WOHIndex.create(tmp_path / "i.woh", **SMALL) as index:
+
+        def replaced(*paths):
+            return extend(index, *paths, on_duplicate="replace")
+
+        assert replaced(a) == ([20], [])
+        assert replaced(a) == ([20], [])  # it was finished: this renews the codes
+        assert replaced(a, b) == ([20], [1])
+        assert replaced(a, c) == ([20, 20], [])  # other inputs
+        assert replaced(a) == ([20], [])
+        index.remove(keys=["k3"])
+        assert replaced(a, b) == ([20, 20], [])
+        index.add(tagged(5)[0])
+        assert replaced(a, b, c) == ([20, 20, 20], [])
+        assert extend(index, a, b, c, c, on_duplicate="replace", skip_known=False) == ([20] * 4, [])
+        assert replaced(a, b, c, c, a) == ([20], [1, 2, 3, 4])
 
 
 @settings(max_examples=10, deadline=None)
@@ -147,12 +192,16 @@ def test_the_command_says_what_it_skips(tmp_path, files, monkeypatch):
 # ---- killed --------------------------------------------------------------------------------------------
 
 
-def parquet_folder(folder):
+def parquet_folder(folder, named=False):
+    """150 items in three files; `named`: with ids, most of them twice."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     folder.mkdir()
     for i in range(3):
         X, tags = tagged(i, 50)
-        pq.write_table(pa.table({"embedding": list(X), "tags": tags}), folder / f"part-{i}.parquet")
+        columns = {"embedding": list(X), "tags": tags}
+        if named:
+            columns["id"] = np.arange(50) + 10 * i
+        pq.write_table(pa.table(columns), folder / f"part-{i}.parquet")
     return folder
 
 
@@ -173,18 +222,19 @@ main(sys.argv[1:])
 
 
 @pytest.mark.disk
-def test_an_update_that_is_killed_goes_on_where_it_was(tmp_path):
-    folder = parquet_folder(tmp_path / "photos")
+@pytest.mark.parametrize("policy", ["error", "replace"])
+def test_an_update_that_is_killed_goes_on_where_it_was(tmp_path, policy):
+    folder = parquet_folder(tmp_path / "photos", named=policy == "replace")
     for name in ("straight.woh", "killed.woh"):
         WOHIndex.create(tmp_path / name, **SMALL).close()
 
     def update(name, *program):
         command = [sys.executable, *(program or ["-m", "woh_faiss_cli"]), "update", folder]
-        command += ["--chunk-size", "20", "--index", tmp_path / name]
+        command += ["--chunk-size", "20", "--index", tmp_path / name, "--on-duplicate", policy]
         return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
     with WOHIndex.open(tmp_path / "straight.woh") as index:
-        assert extend(index, folder, size=20) == ([20, 20, 10] * 3, [])
+        assert extend(index, folder, size=20, on_duplicate=policy) == ([20, 20, 10] * 3, [])
     killed = update("killed.woh", "-c", KILLED)
     assert killed.returncode == -signal.SIGKILL
     resumed = update("killed.woh")

@@ -31,6 +31,7 @@ from .item_ids import OnDuplicate, Preflight, ResolvedItems, check_policy, resol
 
 if TYPE_CHECKING:
     from woh_faiss.inputs import Inputs
+    from woh_faiss.inputs.open import Piece
     from woh_faiss.learner.estimator import WOH
 
 T = TypeVar("T")
@@ -102,9 +103,10 @@ class IndexWriter:
         timeout: float,
         on_duplicate: OnDuplicate,
         chunk_hash: str | None = None,
+        noted: dict[str, int] | None = None,
     ) -> Round:
         """Learn `chunk` and append it; see `WOHIndex.update`. `chunk_hash`: its `Chunk.digest`, if known."""
-        return self.learned(chunk, _here, word_vectors, timeout, on_duplicate, chunk_hash)
+        return self.learned(chunk, _here, word_vectors, timeout, on_duplicate, chunk_hash, noted)
 
     def learned(
         self,
@@ -129,7 +131,7 @@ class IndexWriter:
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
-                return self._nothing_new(chunk_hash or chunk.digest(), named, writing)
+                return self._nothing_new(chunk_hash or chunk.digest(), named, writing, noted)
             trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
@@ -173,10 +175,15 @@ class IndexWriter:
         return committed
 
     def add(
-        self, chunk: Chunk, timeout: float, on_duplicate: OnDuplicate, chunk_hash: str | None = None
+        self,
+        chunk: Chunk,
+        timeout: float,
+        on_duplicate: OnDuplicate,
+        chunk_hash: str | None = None,
+        noted: dict[str, int] | None = None,
     ) -> Round:
         """Encode `chunk` and append it; see `WOHIndex.add`. `chunk_hash` is its `Chunk.digest`, if known."""
-        return self._appended(chunk, _here, timeout, on_duplicate, chunk_hash)
+        return self._appended(chunk, _here, timeout, on_duplicate, chunk_hash, noted)
 
     def add_codes(self, chunk: Chunk, model: str, timeout: float, on_duplicate: OnDuplicate) -> Round:
         """Append codes in place of features; see `WOHIndex.add_codes`."""
@@ -222,17 +229,17 @@ class IndexWriter:
         self._store.refresh()
         inputs = self._as_built(inputs, on_duplicate) if skip_known else inputs
         self._check_widths(inputs)
-        total = len(inputs)
+        total, by_name = len(inputs), on_duplicate != "error"
+        rounds = self._store.rounds() if skip_known else []
+        run = _interrupted(rounds, inputs) if by_name else {}
         if inputs.whole and total > 1:
-            known = KnownChunks(self._store, on_duplicate, skip_known)
-            new = (
-                (p.where, p.chunk) for p in inputs.pieces() if known.take(p.chunk.digest(), p.named) is None
-            )
+            known = KnownChunks(rounds, by_name, run)
+            new = ((p.where, p.chunk) for p in inputs.pieces() if known.take(p, p.chunk.digest()) is None)
             self.check(new, learn, on_duplicate, timeout)
-        known = KnownChunks(self._store, on_duplicate, skip_known)
+        known = KnownChunks(rounds, by_name, run)
         for piece in inputs.pieces():
             chunk_hash = piece.chunk.digest()
-            there = known.take(chunk_hash, piece.named)
+            there = known.take(piece, chunk_hash)
             if there is not None:
                 if note is not None:
                     how = "learned" if there.kind == "trained" else "added"
@@ -241,11 +248,12 @@ class IndexWriter:
                         f"{piece.where}"
                     )
                 continue
+            place = {"chunk": piece.number} if by_name else None
             try:
                 if learn:
-                    yield self.update(piece.chunk, word_vectors, timeout, on_duplicate, chunk_hash)
+                    yield self.update(piece.chunk, word_vectors, timeout, on_duplicate, chunk_hash, place)
                 else:
-                    yield self.add(piece.chunk, timeout, on_duplicate, chunk_hash)
+                    yield self.add(piece.chunk, timeout, on_duplicate, chunk_hash, place)
             except InputError as error:
                 if total == 1:
                     raise
@@ -293,7 +301,7 @@ class IndexWriter:
         with self._store.writing(timeout) as writing:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
-                return self._nothing_new(chunk_hash or chunk.digest(), named, writing)
+                return self._nothing_new(chunk_hash or chunk.digest(), named, writing, noted)
             started = time.perf_counter()
             self._check(writing.snapshot)
             learned = self._hasher().beside(None) if self._config.bits else None
@@ -373,14 +381,20 @@ class IndexWriter:
                 learned = {**hasher.arrays(), "A": hasher.kernel.A}
         return {**learned, **half.function.arrays()}
 
-    def _nothing_new(self, chunk_hash: str, named: ResolvedItems, writing: WriteTransaction) -> Round:
+    def _nothing_new(
+        self,
+        chunk_hash: str,
+        named: ResolvedItems,
+        writing: WriteTransaction,
+        noted: dict[str, int] | None = None,
+    ) -> Round:
         """A round all of whose items were skipped: one a chunk, whatever is in it."""
         return writing.commit(
             NewRound(
                 kind="encoded",
                 codes=np.empty((0, self._store.d // 8), np.uint8),
                 chunk_hash=chunk_hash,
-                health=_skipped(named),
+                health=_skipped(named) | (noted or {}),
             )
         )
 
@@ -461,21 +475,43 @@ def _skipped(named: ResolvedItems) -> dict[str, int]:
 
 
 class KnownChunks:
-    """The chunks that an index has, each as often as it has it; none without `skip`.
+    """The chunks of `rounds`, each as often as it is there.
 
-    With another policy than "error" no chunk is known whose items have names: they are looked at one by one.
+    `by_name`: items that have names are looked at one by one, as every policy but "error" wants it. Chunks of
+    them are known only from an update of the same inputs that ended the index, in `run`: see `_interrupted`.
     """
 
-    def __init__(self, store: Store, on_duplicate: OnDuplicate, skip: bool) -> None:
-        self._by_name = on_duplicate != "error"
+    def __init__(self, rounds: Sequence[Round], by_name: bool, run: dict[int, Round]) -> None:
+        self._by_name, self._run = by_name, run
         self._rounds: dict[str, list[Round]] = {}
-        for done in store.rounds() if skip else []:
+        for done in rounds:
             for chunk_hash in done.chunk_hash.split():  # `build` puts several chunks into round 1
                 self._rounds.setdefault(chunk_hash, []).append(done)
 
-    def take(self, chunk_hash: str, named: bool) -> Round | None:
+    def take(self, piece: Piece, chunk_hash: str) -> Round | None:
         """The round that has the chunk, which from then on is there once less; None to take it in."""
-        if self._by_name and named:
-            return None
+        if self._by_name and piece.named:
+            return self._run.get(piece.number)
         rounds = self._rounds.get(chunk_hash)
         return rounds.pop(0) if rounds else None
+
+
+def _interrupted(rounds: Sequence[Round], inputs: Inputs) -> dict[int, Round]:
+    """The last rounds by their places in `inputs`, if an update took the first of these inputs, not all of
+    them, and nothing came after it; else none.
+
+    A round of such an update has its place as "chunk" in its health. Only the whole run counts: its later
+    chunks may have replaced items of its first ones.
+    """
+    run: dict[int, Round] = {}
+    for done in reversed(rounds):
+        place = (done.health or {}).get("chunk")
+        if place is None or (run and place >= min(run)):
+            return {}
+        run[place] = done
+        if place == 1:
+            break
+    if 1 not in run or max(run) >= len(inputs):
+        return {}
+    found = {p.number: p.chunk.digest() for p in islice(inputs.pieces(), max(run))}
+    return run if all(found.get(place) == done.chunk_hash for place, done in run.items()) else {}
