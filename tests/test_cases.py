@@ -17,6 +17,7 @@ from resealed import reseal
 
 from woh_faiss import WOHIndex, WordVectors, read_chunk
 from woh_faiss.errors import InputError, StoreError, WOHError
+from woh_faiss.io import npz
 from woh_faiss.store import NewRound, Store
 
 MAPS = Path("/proc/self/maps")
@@ -205,7 +206,8 @@ def test_zip64_archives_are_read(tmp_path):
     assert_array_equal(read_chunk(tmp_path / "c.npz").features, np.ones((2, 3)))
 
 
-def test_features_in_a_file_of_their_own_stay_on_the_disk(tmp_path):
+def test_many_features_in_a_file_of_their_own_stay_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "READ", 16 << 20)
     np.save(tmp_path / "features.npy", np.ones((100_000, 64), np.float32))  # 26 MB
     tracemalloc.start()
     chunk = read_chunk(tmp_path)

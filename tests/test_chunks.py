@@ -390,7 +390,6 @@ def test_read_gives_back_what_was_written(tmp_path_factory, lists, tag_form, fil
     assert as_lists(chunk.tags) == expected
     assert chunk.features.dtype == X.dtype
     assert_array_equal(chunk.features, X)
-    assert isinstance(chunk.features, np.memmap) == (file_form == "folder")
     assert_array_equal(chunk.ids, arrays["ids"])
     assert_array_equal(chunk.keys, arrays["keys"])
     assert_array_equal(chunk.labels, arrays["labels"].astype(bool))

@@ -138,6 +138,39 @@ def test_every_fault_is_told_at_once(copy):
     assert len(faults) == 8
 
 
+def members(folder):
+    """The bytes of every file but SQLite's own two."""
+    return {p.name: p.read_bytes() for p in folder.iterdir() if not p.name.startswith("catalog.db-")}
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the end"])
+def test_with_a_damaged_model_what_needs_none_goes_on_and_nothing_is_encoded(copy, sound, damage):
+    """Stored codes, ids, keys and tags are as they were; what encodes or learns says which file it is."""
+    path = copy / "model-2.npz"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data if damage == "a bit" else data[:100])
+    ids = [1, 7, 41]
+    with WOHIndex.open(sound[0]) as whole, WOHIndex.open(copy) as index:
+        for by in ("both", "hamming"):
+            for found, right in zip(
+                index.search_ids(ids, 5, by=by), whole.search_ids(ids, 5, by=by), strict=True
+            ):
+                np.testing.assert_array_equal(found, right)
+        assert index.items(ids) == whole.items(ids)
+        np.testing.assert_array_equal(index.reconstruct(7), whole.reconstruct(7))
+        before = members(copy)
+        X, tags = tagged(7, 5)
+        for refused in (lambda: index.add(X), lambda: index.update(X, tags), index.compact):
+            with pytest.raises(StoreError, match=r"model-2.npz is damaged .* restore it from a backup"):
+                refused()
+        assert members(copy) == before
+        assert index.remove([7]) == 1
+        index.rollback(1)
+        assert index.add(X).n == 5
+    assert WOHIndex.verify(copy) == []
+
+
 def test_what_a_writer_at_work_has_made_is_no_fault(copy):
     with WOHIndex.open(copy) as index, index._store.writing():
         (copy / "model-9.npz.tmp").touch()

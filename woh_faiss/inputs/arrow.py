@@ -151,9 +151,9 @@ def _opened(path: Path, format_: str, names: list[str] | None = None, schema: An
     options = None
     if names is not None:
         options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
-    with pa.memory_map(str(path)) as mapped:
+    with pa.OSFile(str(path)) as stream:  # a map would end the process if the file is cut
         opened = pa.ipc.open_file if format_ == "file" else pa.ipc.open_stream
-        with opened(mapped, options=options) as reader:
+        with opened(stream, options=options) as reader:
             yield reader
 
 

@@ -171,7 +171,7 @@ def read_chunk(
     Keys are as in `Chunk.of`; unknown ones are ignored. `tags` may be strings, or 0/1 with
     `tag_names`, or the CSR parts `tags_data`, `tags_indices`, `tags_indptr`, `tags_shape` with
     `tag_names`; columns without names are called tag0, tag1, ... A folder's features.npy and a
-    single .npy are memory-mapped, read-only.
+    single .npy are read-only, and memory-mapped if they are large.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Vectors and ids of a Faiss file that holds them: mapped where they lie as they are.
+"""Vectors and ids of a Faiss file that holds them: large ones mapped where they lie as they are.
 
 =========  =======  ====================================================
 where      type     field
@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
+from woh_faiss.io.npz import numbers
 
 _HEADER, _SIZE = struct.Struct("<4siqqqBi"), struct.Struct("<Q")
 _FLAT, _MAPS = (b"IxF2", b"IxFI", b"IxFl"), (b"IxMp", b"IxM2")
@@ -62,7 +63,7 @@ class FloatVectors:
 
     Attributes
     ----------
-    vectors : (n, d) float32, float16 or uint8, mapped read-only where they lie in the file as they are
+    vectors : (n, d) float32, float16 or uint8, read-only where they lie in the file as they are
     ids : (n,) int64, or None where a vector's place is its id
     """
 
@@ -160,8 +161,8 @@ def _inverted(
     start = 0
     for n in sizes:
         end = start + n
-        vectors[start:end] = _mapped(file, where, size, n * d, "<f4").reshape(n, d)
-        ids[start:end] = _mapped(file, where, size, n, "<i8")
+        vectors[start:end] = _next(file, where, size, n * d, "<f4").reshape(n, d)
+        ids[start:end] = _next(file, where, size, n, "<i8")
         start = end
     order = np.argsort(ids, kind="stable")
     return vectors[order], ids[order]
@@ -216,22 +217,22 @@ def _header(file: IO[bytes], where: str) -> tuple[bytes, int, int]:
 
 
 def _array(file: IO[bytes], where: str, size: int, n: int | None, dtype: str) -> NDArray[Any]:
-    """The next array, mapped; it must have `n` numbers, if n is given."""
+    """The next array; it must have `n` numbers, if n is given."""
     told = file.read(_SIZE.size)
     found = _SIZE.unpack(told)[0] if len(told) == _SIZE.size else -1
     if found < 0 or n not in (None, found):
         raise _damaged(where, f"fewer than the {n} numbers that it should" if n else "an array cut short")
-    return _mapped(file, where, size, found, dtype)
+    return _next(file, where, size, found, dtype)
 
 
-def _mapped(file: IO[bytes], where: str, size: int, n: int, dtype: str) -> NDArray[Any]:
+def _next(file: IO[bytes], where: str, size: int, n: int, dtype: str) -> NDArray[Any]:
     """The next n numbers."""
     kind, start = np.dtype(dtype), file.tell()
     if start + n * kind.itemsize > size:
         raise _damaged(where, f"fewer than the {n} numbers that it should")
     if n == 0:
         return np.empty(0, kind)
-    array = np.memmap(file, kind, "r", start, (n,))
+    array = numbers(file, where, kind, (n,))
     file.seek(start + n * kind.itemsize)  # memmap leaves it anywhere
     return array
 

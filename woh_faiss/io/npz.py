@@ -1,6 +1,6 @@
 """Named arrays from files that may be damaged or hostile: .npz, a folder of .npy, one .npy.
 
-It knows bytes, not meaning: `chunks.read_chunk` names the arrays. Nothing is unpickled, and a header is
+It knows bytes, not meaning: `chunk.read_chunk` names the arrays. Nothing is unpickled, and a header is
 compared with the file before anything is allocated. `write_npz` writes what is read here.
 """
 
@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -26,6 +26,8 @@ from woh_faiss import budget
 from woh_faiss.display import display_path, display_text
 from woh_faiss.errors import InputError
 
+#: Bytes up to which numbers are read; more of them are mapped, and take no memory of this process.
+READ = 256 << 20
 #: A zip member that unpacks to more than both of these is a bomb, not data: deflate ends near 1032:1.
 BOMB_RATIO, BOMB_BYTES = 1000, 64 << 20
 # What zipfile, zlib and numpy raise for bytes that they did not expect; encryption is a RuntimeError.
@@ -41,7 +43,7 @@ def read_arrays(
     """The arrays of `path` called `required` and, where they exist, `optional`; others are not read.
 
     What `path` is, its first bytes say, not its name: an .npz, a folder of .npy files, or one .npy
-    file, which is then `required`. In the last two `required` is memory-mapped, read-only.
+    file, which is then `required`. In the last two `required` is as `numbers` has it.
 
     Raises
     ------
@@ -112,7 +114,7 @@ def _read_folder(folder: Path, required: str, optional: Collection[str]) -> dict
 
 
 def read_npy(file: Path, where: str, *, mapped: bool) -> NDArray[Any]:
-    """The array of one .npy file, `mapped` read-only or read; InputError as `read_arrays`."""
+    """The array of one .npy file, `mapped` if it is large or read; InputError as `read_arrays`."""
     with damage(where, _DAMAGE), file.open("rb") as stream:
         return npy_of(stream, where, mapped=mapped)
 
@@ -126,7 +128,31 @@ def npy_of(stream: IO[bytes], where: str, *, mapped: bool) -> NDArray[Any]:
         if not mapped or 0 in shape:  # an empty range cannot be mapped
             budget.take(size, "the array")
             return _read_checked(stream)
-        return np.memmap(stream, dtype, "r", stream.tell(), shape, "F" if fortran else "C")
+        return numbers(stream, where, dtype, shape, "F" if fortran else "C")
+
+
+def numbers(
+    file: IO[bytes], where: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Literal["C", "F"] = "C"
+) -> NDArray[Any]:
+    """The array, read-only, that lies in `file` from where it is: read, or memory-mapped if it is large.
+
+    A process that cuts a mapped file ends those that read it, by SIGBUS.
+
+    Raises
+    ------
+    InputError
+        The file was changed while it was read.
+    """
+    n = math.prod(shape)
+    if n * dtype.itemsize > min(READ, budget.max_memory() // 4):
+        return np.memmap(file, dtype, "r", file.tell(), shape, order)
+    before = os.fstat(file.fileno())
+    array = np.fromfile(file, dtype, n)
+    after = os.fstat(file.fileno())
+    if len(array) < n or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise InputError(f"{where} was changed while it was read; give it again when it is complete")
+    array.setflags(write=False)
+    return array.reshape(shape, order=order)
 
 
 def _read_npz(file: Path, required: str, optional: Collection[str]) -> dict[str, NDArray[Any]]:

@@ -71,7 +71,7 @@ def mirflickr(
     root : path
         The unpacked folder: `meta/tags` is in it, or in a folder `mirflickr` in it.
     features : path
-        .npy (then memory-mapped), .npz or .mat: row i is image im<i+1>.jpg.
+        .npy (memory-mapped if it is large), .npz or .mat: row i is image im<i+1>.jpg.
     variable : str, optional
         The matrix in `features`, where there are several.
     labels : {'potential', 'relevant', 'both'}

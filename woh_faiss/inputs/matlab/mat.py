@@ -41,7 +41,7 @@ def open_mat(path: str | os.PathLike[str]) -> Mat:
 
 
 def open_rows(path: str | os.PathLike[str], variable: str | None = None) -> MatRows:
-    """The matrix in an .npy file (memory-mapped), an .npz or a .mat file, by content.
+    """The matrix in an .npy file (memory-mapped if it is large), an .npz or a .mat file, by content.
 
     Parameters
     ----------
