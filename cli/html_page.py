@@ -76,6 +76,7 @@ def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, th
         measure=measure,
         answers=answers,
         thumbnail_of=thumbnails.of,
+        query_thumbnail_of=thumbnails.of_query,
         label=_label,
         nearness=_score if measure == "score" else _bits,
     )
