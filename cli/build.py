@@ -251,7 +251,7 @@ def update(
             *(chunks, columns, chunk_size, tag_separator, on_duplicate),
             learn=bool(index.config.bits),
             bad=bad,
-            pictures=pictures.options(chunk_size, index),
+            pictures=pictures.options(chunk_size, index, skip=on_duplicate == "skip"),
         )
         told = Reports(word_vectors, as_json)
         extended(
@@ -308,7 +308,7 @@ def add(
             *(chunks, columns, chunk_size, tag_separator, on_duplicate),
             learn=False,
             bad=bad,
-            pictures=pictures.options(chunk_size, index),
+            pictures=pictures.options(chunk_size, index, skip=on_duplicate == "skip"),
         )
         told = Reports(None, as_json)
         extended(

@@ -53,8 +53,12 @@ class PictureFlags:
     workers: int
     features: Path | None
 
-    def options(self, chunk_size: int | None, index: WOHIndex | None = None) -> PictureOptions | None:
+    def options(
+        self, chunk_size: int | None, index: WOHIndex | None = None, skip: bool = False
+    ) -> PictureOptions | None:
         """How `open_inputs` encodes pictures; None where no encoder was given, and `index` remembers none.
+
+        With `skip` pictures whose key is in the index are left out.
 
         Raises
         ------
@@ -70,6 +74,7 @@ class PictureFlags:
             tags_from=self.tags_from,
             folder=self.features,
             workers=self.workers,
+            known=index.store.view.known_keys if skip and index is not None else None,
             note=noted,
             bar=item_bar,
             **({} if chunk_size is None else {"chunk_size": chunk_size}),

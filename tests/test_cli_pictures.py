@@ -98,6 +98,23 @@ def test_update_and_add_take_pictures_and_know_the_encoder(here):
         }
 
 
+def test_an_update_encodes_new_pictures_only(here):
+    same = run("update", "photos", "--tags-from", "folders")
+    assert same.stderr == "chunk 1 of 1: already learned (round 1), skipped: photos (part-00000.parquet)\n"
+    for i in range(3):
+        toy_models.picture("red", 500 + i).save(f"photos/red/new{i}.png")
+    with WOHIndex.open("index.woh") as index:
+        before = index.ntotal
+    done = run("update", "photos", "--tags-from", "folders", "--on-duplicate", "skip", "--features", "kept")
+    assert f"pictures that are in the index already, and are not encoded again: {before}" in done.stderr
+    assert "3 items appended" in done.stderr
+    assert [len(chunk) for chunk in open_inputs(["kept"])] == [3]
+    again = run("update", "photos", "--tags-from", "folders", "--on-duplicate", "skip")
+    assert "0 items appended" in again.stderr
+    with WOHIndex.open("index.woh") as index:
+        assert index.ntotal == before + 3
+
+
 def test_another_encoder_is_refused(here):
     run("embed", "photos", "--encoder", "onnx:other.onnx", "--tags-from", "folders", "-o", "others")
     before = {

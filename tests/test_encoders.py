@@ -474,6 +474,7 @@ def test_open_clip_by_its_calls(torch, monkeypatch):
     monkeypatch.setitem(sys.modules, "open_clip", fake)
     encoder = open_encoder("open-clip:ViT-B-32/openai")
     assert encoder.sides == {"images", "texts"}
+    assert open_encoder("open-clip:ViT-B-32/openai").fingerprint == encoder.fingerprint
     assert encoder.embed_texts(["abc"]).tolist() == [[3, 0, 0]]
     assert encoder.embed_images([Image.new("RGB", (4, 4), (9, 8, 7))]).tolist() == [[9, 8, 7]]
     assert "give open-clip:MODEL/PRETRAINED" in refused("open-clip:ViT-B-32")

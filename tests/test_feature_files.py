@@ -99,7 +99,7 @@ def test_inputs_read_them_as_they_are(made, tmp_path, encoder):
     )
     assert [chunk.digest() for chunk in direct] == [chunk.digest() for chunk in chunks]
     assert [chunk.digest() for chunk in direct] == [chunk.digest() for chunk in chunks]  # read twice
-    with pytest.raises(InputError, match=r"photos holds pictures; --encoder says"):
+    with pytest.raises(InputError, match="photos holds pictures: give --encoder"):
         open_inputs([made / "photos"])
     with pytest.raises(InputError, match="pictures bring no tags to learn from"):
         open_inputs([made / "photos"], learn=True, pictures=PictureOptions(encoder=encoder))

@@ -116,10 +116,9 @@ class EncoderRecord:
         """
         if other is not None and other.fingerprint != self.fingerprint:
             raise InputError(
-                f"{what}: features of the encoder {other.name} ({other.fingerprint[:12]}), {whose} has those "
-                f"of {self.name} ({self.fingerprint[:12]}), and the two do not compare; use that one, "
-                "or build "
-                "again"
+                f"{what}: features of the encoder {other.name} ({other.fingerprint[:12]}), {whose} has "
+                f"those of {self.name} ({self.fingerprint[:12]}), and the two do not compare; use that "
+                "one, or build again"
             )
 
 
@@ -151,8 +150,7 @@ def _checked(found: Any, n: int, name: str, dimension: int | None) -> Features:
     if X.ndim != 2 or len(X) != n or X.dtype.kind not in "fiu" or (dimension or X.shape[1]) != X.shape[1]:
         raise InputError(
             f"the encoder {name} gave an array of shape {X.shape} and dtype {X.dtype} for {n} items, "
-            "expected "
-            f"({n}, {dimension or 'd'}) numbers"
+            f"expected ({n}, {dimension or 'd'}) numbers"
         )
     X = X.astype(np.float32, copy=False)
     if not np.isfinite(X).all():

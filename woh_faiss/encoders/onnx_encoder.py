@@ -107,8 +107,7 @@ class OnnxEncoder:
         if model.dimension != self.dimension:
             raise InputError(
                 f"{self._loaded.where} gives {self.dimension} numbers, {model.where} {model.dimension}; "
-                "give the "
-                "two sides of one model"
+                "give the two sides of one model"
             )
         return model
 

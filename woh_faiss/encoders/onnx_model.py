@@ -128,8 +128,7 @@ class OnnxModel:
         told = listed([f"{node.name} {node.type} {node.shape}" for node in inputs])
         raise InputError(
             f"{self.where} takes {display_text(told)}; expected one input of pictures (n, 3, height, "
-            "width), or "
-            f"texts as {', '.join(_TOKENS)} or strings; export the two sides of a model apart"
+            f"width), or texts as {', '.join(_TOKENS)} or strings; export the two sides of a model apart"
         )
 
     @cached_property
@@ -201,9 +200,8 @@ class OnnxModel:
         for side, size in zip(self._sides, (found.height, found.width), strict=True):
             if isinstance(side, int) and side != size:
                 raise InputError(
-                    f"{self.where} takes pictures of {self._sides[0]} x {self._sides[1]} pixels, "
-                    "prepared are "
-                    f"{found.height} x {found.width}; say the size that it takes"
+                    f"{self.where} takes pictures of {self._sides[0]} x {self._sides[1]} pixels, prepared "
+                    f"are {found.height} x {found.width}; say the size that it takes"
                 )
         return found
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +17,7 @@ from woh_faiss.errors import InputError
 
 from .encoder import IMAGES, TEXTS, Features, embedded, lacks, threads
 from .picture import picture
+from .preprocessing import SIDE
 
 
 def _loaded(name: str, load: Any) -> Any:
@@ -23,6 +26,8 @@ def _loaded(name: str, load: Any) -> Any:
 
     if threads():
         torch.set_num_threads(threads())
+    if (of_transformers := sys.modules.get("transformers.utils.logging")) and not sys.stderr.isatty():
+        of_transformers.disable_progress_bar()  # of the weights that are loaded
     try:
         return load()
     except Exception as error:  # of a hub, a disk, a damaged file
@@ -64,13 +69,20 @@ class SentenceTransformerEncoder:
     @cached_property
     def sides(self) -> frozenset[str]:
         """See `Encoder`."""
-        clip = any(type(module).__name__ == "CLIPModel" for module in self._model)
-        return frozenset((IMAGES, TEXTS) if clip else (TEXTS,))
+        first = self._model[0]
+        kinds = getattr(
+            first, "modalities", ["image", "text"] if type(first).__name__ == "CLIPModel" else ["text"]
+        )
+        return frozenset(side for side, kind in ((IMAGES, "image"), (TEXTS, "text")) if kind in kinds)
 
     @cached_property
     def dimension(self) -> int:
         """See `Encoder`."""
-        return int(self._encoded(["a"]).shape[1])
+        if TEXTS in self.sides:
+            return int(self._encoded(["a"]).shape[1])
+        from PIL import Image
+
+        return int(self._encoded([Image.new("RGB", (SIDE, SIDE))]).shape[1])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -132,7 +144,7 @@ class OpenClipEncoder:
     @cached_property
     def fingerprint(self) -> str:
         """See `Encoder`; of the model's numbers and its preparation of pictures."""
-        return _digest(self._model, repr(self._prepare))
+        return _digest(self._model, re.sub(" at 0x[0-9a-f]+", "", repr(self._prepare)))
 
     def _images(self, images: Sequence[Any]) -> Any:
         import torch

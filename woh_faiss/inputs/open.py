@@ -202,8 +202,8 @@ def _picture_sources(
 ) -> list[ChunkSource]:
     if pictures is None:
         raise InputError(
-            f"{display_path(paths[0])} holds pictures; --encoder says what makes features of them, such as "
-            "onnx:model.onnx (docs/pictures.md)"
+            f"{display_path(paths[0])} holds pictures: give --encoder where a command takes it, or make "
+            "features of them by 'woh-index embed' (docs/pictures.md)"
         )
     folder, kept = embedded(paths, pictures, learn, tag_separator, note)
     wanted = Columns("features", None if pictures.tags_from is not None else "", "", "path")
@@ -212,7 +212,8 @@ def _picture_sources(
         def read(size: int | None, _kept: object = kept) -> Iterator[Chunk]:
             return source.read(size)
 
-        return replace(source, read=read, columns=Columns(), labels=None)
+        where = f"{validate.listed([*map(display_path, paths)])} ({Path(source.where).name})"
+        return replace(source, where=where, read=read, columns=Columns(), labels=None)
 
     return [owned(source) for source in folder_sources(folder, wanted, learn, reading)]
 

@@ -66,8 +66,7 @@ class PictureTags:
         if not path.exists():
             raise InputError(
                 f"--tags-from {display_path(path)} does not exist; give a file of paths and tags, or "
-                f"{SIDECARS}, "
-                f"{FOLDERS} or {KEYWORDS}"
+                f"{SIDECARS}, {FOLDERS} or {KEYWORDS}"
             )
         wanted = columns._replace(id="")
         with budget.reading(display_path(path)):
@@ -75,8 +74,7 @@ class PictureTags:
             if side.columns.key is None:
                 raise InputError(
                     f"{side.where} has no column of paths under a usual name "
-                    f"({', '.join(USUAL['key'][2])}); say "
-                    "which with --key-column"
+                    f"({', '.join(USUAL['key'][2])}); say which with --key-column"
                 )
             for part in side.read(CHUNK_SIZE):
                 for row, key in enumerate(part["keys"]):

@@ -18,7 +18,7 @@ from woh_faiss.errors import InputError
 
 from .columns import Columns
 from .feature_files import REPORT, PictureWork, Written, write_features
-from .picture_files import list_pictures
+from .picture_files import PictureFile, list_pictures
 from .picture_tags import open_tags
 from .source import CHUNK_SIZE
 
@@ -48,6 +48,8 @@ class PictureOptions:
         Processes that encode.
     chunk_size : int
         Pictures of a chunk.
+    known : callable, optional
+        Given keys it gives those whose pictures need not be encoded again, which are left out.
     note : callable
         Gets a line about each kind of thing that a person should know of.
     bar : callable
@@ -59,6 +61,7 @@ class PictureOptions:
     folder: str | os.PathLike[str] | None = None
     workers: int = 1
     chunk_size: int = CHUNK_SIZE
+    known: Callable[[list[str]], set[str]] | None = None
     note: Callable[[str], object] = lambda _line: None
     bar: Bar = _no_bar
 
@@ -101,6 +104,8 @@ def embed_pictures(
     tags = open_tags(options.tags_from, separator=tag_separator, columns=tag_columns, note=split_note)
     beside = () if tags is None else tags.beside
     files = list_pictures([Path(os.fsdecode(path)) for path in paths], beside, options.note)
+    if options.known is not None:
+        files = _new(files, options.known, options.note)
     encoder = options.opened_encoder()
     with options.bar(len(files), "pictures") as step:
         done = write_features(
@@ -118,6 +123,21 @@ def embed_pictures(
     if done.kept:
         options.note(f"files of features that were there already: {done.kept:,} of {done.files:,}")
     return done
+
+
+def _new(
+    files: list[PictureFile], known: Callable[[list[str]], set[str]], note: Callable[[str], object]
+) -> list[PictureFile]:
+    """The files whose keys are not known; of none the first, for inputs without an item are an error."""
+    held = known([file.key for file in files if _is_text(file.key)])
+    new = [file for file in files if file.key not in held] or files[:1]
+    if left := len(files) - len(new):
+        note(f"pictures that are in the index already, and are not encoded again: {left:,}")
+    return new
+
+
+def _is_text(key: str) -> bool:
+    return key.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in key)
 
 
 class _Folder:
@@ -144,9 +164,8 @@ def embedded(
     """
     if learn and options.tags_from is None:
         raise InputError(
-            f"{display_path(paths[0])}: pictures bring no tags to learn from; --tags-from FILE, "
-            "sidecars, folders or "
-            "keywords says where they are, --bits 0 learns nothing"
+            f"{display_path(paths[0])}: pictures bring no tags to learn from; --tags-from FILE, sidecars, "
+            "folders or keywords says where they are, --bits 0 learns nothing"
         )
     kept: _Folder | None = _Folder() if options.folder is None else None
     folder = kept.path if kept is not None else Path(os.fsdecode(options.folder or ""))
