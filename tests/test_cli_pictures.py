@@ -265,6 +265,7 @@ def test_a_page_shows_what_was_asked(here):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
+        (["--image", "x" * 5000], 1, "File name too long"),
         (["--image", "none.jpg"], 1, "none.jpg: No such file"),
         (["--image", "photos"], 1, "photos: "),
         (["--image", "photos/red/1.png", "--id", "3"], 2, "give one of QUERIES"),
@@ -287,6 +288,9 @@ def test_questions_that_cannot_be_asked(here, arguments, code, said):
         (["photos", "-o", "x"], 1, "--encoder NAME says what makes features"),
         (["photos"], 2, "Missing option '-o'"),
         (["none", "--encoder", "onnx:clip", "-o", "x"], 1, "none does not exist"),
+        (["n" * 5000, "--encoder", "onnx:clip", "-o", "x"], 1, "does not exist"),
+        (["photos", "--encoder", "onnx:" + "n" * 5000, "-o", "x"], 1, "does not exist"),
+        (["photos", "--encoder", "onnx:clip", "--tags-from", "n" * 5000, "-o", "x"], 1, "does not exist"),
         (["photos", "words.txt", "--encoder", "onnx:clip", "-o", "x"], 1, "words.txt is no picture"),
         (
             ["photos", "--text-column", "a", "--encoder", "onnx:clip", "-o", "x"],
@@ -344,6 +348,9 @@ def test_texts_become_an_index(here, name):
     more = [] if name == "words.txt" else ["--key-column", "ref"]
     done = run("embed", name, "--encoder", "onnx:clip", "-o", "texts", *more)
     assert "features of 12 texts in 1 file" in done.stderr
+    assert (f"note: {name}: texts from 'title', tags from 'tags', key from 'ref'" in done.stderr) == bool(
+        more
+    )
     run("build", "texts", *BUILD, "--index", "t.woh")
     found, _ = answers("--text", "blue", "-k", 3, "--index", "t.woh")
     assert all("blue" in line["tags"] for line in found)

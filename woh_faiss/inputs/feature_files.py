@@ -28,14 +28,15 @@ from numpy.typing import NDArray
 
 from woh_faiss.display import display_path
 from woh_faiss.encoders import Encoder, EncoderRecord, open_encoder
-from woh_faiss.encoders.encoder import BATCH, IMAGES, METADATA, TEXTS, lacks, set_threads
+from woh_faiss.encoders.encoder import BATCH, FEATURES, IMAGES, METADATA, TEXTS, lacks, set_threads
 from woh_faiss.encoders.picture import is_animated, opened, upright_rgb
 from woh_faiss.errors import InputError
 from woh_faiss.io.atomic_write import write_whole
 from woh_faiss.io.npz import damage
+from woh_faiss.io.path_kind import path_kind
 
 from .arrow import SUFFIXES
-from .picture_files import PictureFile
+from .picture_files import PictureFile, is_text
 from .picture_tags import PictureTags
 from .source import CHUNK_SIZE
 from .text_files import Texts
@@ -113,8 +114,8 @@ class PictureWork:
         return len(self.files)
 
     def given(self, rows: slice) -> list[Any]:
-        """Paths."""
-        return [str(file.path) for file in self.files[rows]]
+        """Paths; None for a file whose key is no text."""
+        return [str(file.path) if is_text(file.key) else None for file in self.files[rows]]
 
     def identity(self, rows: slice) -> list[Any]:
         """Keys, sizes and times of the files."""
@@ -313,9 +314,9 @@ def _held(folder: Path, record: EncoderRecord, n: int) -> dict[int, dict[str, An
     InputError
         The folder has files of another encoder, of more items, or not of ours.
     """
-    if not folder.exists():
+    if (kind := path_kind(folder)) is None:
         return {}
-    if not folder.is_dir():
+    if kind != "folder":
         raise InputError(f"{display_path(folder)} is a file; give a folder for features")
     names = {_NAME.format(number): number for number in range(n)}
     found: dict[int, dict[str, Any]] = {}
@@ -356,7 +357,7 @@ def _features_of(path: Path, part: dict[str, Any]) -> Encoded:
         table = parquet.read_table(path)
     bad = {place for place, _ in part["faults"]}
     n = table.num_rows + len(bad)
-    X = table.column("features").combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+    X = table.column(FEATURES).combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
     sizes = {
         name: table.column(name).to_pylist() for name in ("width", "height") if name in table.column_names
     }
@@ -382,7 +383,7 @@ def _write_part(
     columns = {name: [values[place] for place in done.kept] for name, values in known.items()} | done.columns
     arrays = {name: pa.array(values, types[name]) for name, values in columns.items()}
     flat = pa.array(np.ascontiguousarray(done.X, np.float32).reshape(-1), pa.float32())
-    arrays["features"] = pa.FixedSizeListArray.from_arrays(flat, record.dimension)
+    arrays[FEATURES] = pa.FixedSizeListArray.from_arrays(flat, record.dimension)
     table = pa.table(arrays).replace_schema_metadata(
         {METADATA: json.dumps(asdict(record), sort_keys=True), PART: json.dumps(part, sort_keys=True)}
     )
@@ -412,14 +413,13 @@ def encode_batch(encoder: Encoder, side: str, given: list[Any]) -> Encoded:
     done = Encoded(np.empty((0, encoder.dimension), np.float32), [], {"width": [], "height": []})
     images: list[Any] = []
     for place, path in enumerate(given):
+        if path is None:
+            done.faults.append((place, "its name is not UTF-8; rename it"))
+            continue
         try:
-            path.encode()  # a key is text
             with opened(Path(path)) as found:
                 animated = is_animated(found)
                 images.append(upright_rgb(found))
-        except UnicodeEncodeError:
-            done.faults.append((place, "its name is not UTF-8; rename it"))
-            continue
         except InputError as error:
             done.faults.append((place, str(error)))
             continue
@@ -471,7 +471,7 @@ def _encoding(
             min(workers, len(batches)),
             multiprocessing.get_context("spawn"),  # a fork would share the threads' locks of models
             _start_worker,
-            (encoder.name, encoder.fingerprint, spare),
+            (encoder.name, encoder.fingerprint, work.side, spare),
         )
         stack.callback(pool.shutdown, cancel_futures=True)
         yield _from_pool(pool, work, batches, _AHEAD * workers)
@@ -490,12 +490,12 @@ def _from_pool(
         yield size, done.result()
 
 
-def _start_worker(name: str, fingerprint: str, threads: int) -> None:
+def _start_worker(name: str, fingerprint: str, side: str, threads: int) -> None:
     global _own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_threads(threads)
-    _own = open_encoder(name)
+    _own = open_encoder(name, side=side)
     if _own.fingerprint != fingerprint:
         raise InputError(f"the encoder {name} changed while it was used")
 

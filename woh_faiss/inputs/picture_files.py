@@ -12,6 +12,7 @@ from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.encoders.picture import SUFFIXES, is_picture, plain_file
 from woh_faiss.errors import InputError
+from woh_faiss.io.path_kind import path_kind
 from woh_faiss.validate import listed
 
 from .arrow import has_tables
@@ -30,16 +31,25 @@ class PictureFile(NamedTuple):
     root: Path
 
 
+def is_text(key: str) -> bool:
+    """Whether a name can be written as UTF-8, which a key must."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def holds_pictures(path: Path) -> bool:
     """Whether a path is a picture, or a folder with pictures and no data that are read otherwise."""
-    if path.is_dir():
-        if is_embeddings(path) or (path / "features.npy").exists() or has_tables(path):
-            return False
-        return any(_is_named(name) for _, _, names in _walk(path) for name in names)
     try:
+        if path.is_dir():
+            if is_embeddings(path) or (path / "features.npy").exists() or has_tables(path):
+                return False
+            return any(_is_named(name) for _, _, names in _walk(path) for name in names)
         with plain_file(path) as file:
             return is_picture(file.read(16))
-    except OSError:
+    except (OSError, ValueError):  # whatever it is, reading it will say so
         return False
 
 
@@ -77,10 +87,10 @@ def list_pictures(
     found: dict[str, PictureFile] = {}
     others: Counter[str] = Counter()
     for path in paths:
-        if not path.exists():
+        if (kind := path_kind(path)) is None:
             raise InputError(f"{display_path(path)} does not exist; give pictures, or folders of them")
         files = [PictureFile(path, path.name, path.parent)]
-        if path.is_dir():
+        if kind == "folder":
             files = _of_folder(path, others)
             if not files:
                 raise InputError(

@@ -13,6 +13,7 @@ from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.encoders.picture import keywords, opened, plain_file
 from woh_faiss.errors import InputError, short
+from woh_faiss.io.path_kind import path_kind
 from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
 
@@ -63,7 +64,7 @@ class PictureTags:
         return BESIDE if self._beside else (Path(self.source).suffix.lower(),) if self._rows else ()
 
     def _read(self, path: Path, columns: Columns) -> None:
-        if not path.exists():
+        if path_kind(path) is None:
             raise InputError(
                 f"--tags-from {display_path(path)} does not exist; give a file of paths and tags, or "
                 f"{SIDECARS}, {FOLDERS} or {KEYWORDS}"

@@ -18,7 +18,7 @@ from woh_faiss.errors import InputError
 
 from .columns import Columns
 from .feature_files import REPORT, PictureWork, Written, write_features
-from .picture_files import PictureFile, list_pictures
+from .picture_files import PictureFile, is_text, list_pictures
 from .picture_tags import open_tags
 from .source import CHUNK_SIZE
 
@@ -129,15 +129,11 @@ def _new(
     files: list[PictureFile], known: Callable[[list[str]], set[str]], note: Callable[[str], object]
 ) -> list[PictureFile]:
     """The files whose keys are not known; of none the first, for inputs without an item are an error."""
-    held = known([file.key for file in files if _is_text(file.key)])
+    held = known([file.key for file in files if is_text(file.key)])
     new = [file for file in files if file.key not in held] or files[:1]
     if left := len(files) - len(new):
         note(f"pictures that are in the index already, and are not encoded again: {left:,}")
     return new
-
-
-def _is_text(key: str) -> bool:
-    return key.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in key)
 
 
 class _Folder:

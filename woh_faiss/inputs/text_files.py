@@ -9,6 +9,7 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import damage
+from woh_faiss.io.path_kind import path_kind
 from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
 
@@ -23,14 +24,14 @@ _DELIMITED, _JSON = {".csv": ",", ".tsv": "\t"}, (".jsonl", ".ndjson")
 class Texts(NamedTuple):
     """n texts, and of each its key or id and its tags, where the file has them.
 
-    `column` is what the texts are called in their table, None for lines.
+    `told` is a line about the columns that were taken, None for lines.
     """
 
     texts: list[str]
     keys: list[str] | None
     ids: list[int] | None
     tags: list[list[str]] | None
-    column: str | None
+    told: str | None
 
 
 def read_texts(path: Path, wanted: Columns, text: str | None, split_as: TagTexts) -> Texts:
@@ -52,7 +53,7 @@ def read_texts(path: Path, wanted: Columns, text: str | None, split_as: TagTexts
         The file is missing or damaged, a text is missing, or the columns are not clear.
     """
     where = display_path(path)
-    if not path.is_file():
+    if path_kind(path) != "file":
         raise InputError(f"{where} is no file; give texts, a line each, or a table with a column of them")
     with budget.reading(where), damage(where):
         with path.open("rb") as stream:
@@ -111,7 +112,9 @@ def _of_table(table: Any, where: str, wanted: Columns, text: str | None, split_a
     if columns.tags is not None:
         lists: TagLists = values.tags(table.column(columns.tags), columns.tags, split_as)
         tags = [lists.of_row(row) for row in range(len(lists))]
-    return Texts(_full(known, where), keys, ids, tags, name)
+    found = {"texts": name, "tags": columns.tags, "id": columns.id, "key": columns.key}
+    told = ", ".join(f"{role} from {column!r}" for role, column in found.items() if column is not None)
+    return Texts(_full(known, where), keys, ids, tags, f"{where}: {told}")
 
 
 def values_of(table: Any, name: str, where: str) -> list[str]:
