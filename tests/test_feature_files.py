@@ -350,6 +350,10 @@ def test_a_damaged_file_beside_costs_the_tags(made, tmp_path, encoder, few, cont
     (entry,) = map(json.loads, (tmp_path / "emb" / "report.jsonl").read_text().splitlines())
     assert entry["file"].endswith("b.png")
     assert entry["fault"].startswith("no tags: b.json")
+    (few / "b.png").write_bytes(b"no picture either")
+    done = tags_of(made, tmp_path, encoder, few, "sidecars")[1]
+    assert (done.items, done.left_out, done.untagged) == (3, 1, 0)
+    assert len((tmp_path / "emb" / "report.jsonl").read_text().splitlines()) == 1
 
 
 def test_tags_in_pictures(made, tmp_path, encoder, few):
@@ -456,10 +460,15 @@ def test_an_interrupt_says_that_it_can_go_on(made, tmp_path, stop):
     (tmp_path / "slow_encoder.py").write_text(SLOW)
     command = [sys.executable, "-m", "woh_faiss_cli", "embed", str(made / "photos"), "--workers", "2"]
     command += ["--encoder", "slow_encoder:Slow", "--chunk-size", "2", "-o", "emb"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         while not [*tmp_path.glob("emb/*.parquet")]:
             time.sleep(0.01)
-        process.send_signal(stop)
+        if stop == signal.SIGINT:  # a terminal sends it to all
+            os.killpg(process.pid, stop)
+        else:
+            process.send_signal(stop)
         said = process.communicate(timeout=600)[1]
     assert process.returncode == 128 + stop
     assert said.endswith("stopped; what emb has is kept; the same command continues\n")
