@@ -193,7 +193,7 @@ class View:
         return self.model
 
     def anchor_rows(self) -> NDArray[Any] | None:
-        """The anchors, memory-mapped; None while the model carries its own, since they may still change."""
+        """The anchors, read-only; None while the model carries its own, since they may still change."""
         return None if "A" in self.learned() else self._anchors().read()
 
     def _anchors(self) -> Npy:
