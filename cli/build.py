@@ -44,10 +44,6 @@ if TYPE_CHECKING:
     from woh_faiss.store import Round
 
 
-#: Share of tags that do not fit from which a round is told about.
-DOUBTED = 0.05
-
-
 @click.command()
 @chunks_argument
 @index_option
@@ -319,6 +315,7 @@ class Reports:
         self._word_vectors, self._as_json = word_vectors, as_json
         self._skipped: list[str] = []
         self._advised = False
+        self._told: set[str] = set()
 
     def skipped(self, line: str) -> None:
         """A chunk that is in the index already: `line` says so, and many are one line."""
@@ -338,9 +335,15 @@ class Reports:
 
     def round(self, round_: Round) -> None:
         """A committed round."""
+        from woh_faiss.index.index_state import advice
+
         if not self._advised:  # later ones are told of at the end
             self.end()
         report(round_)
+        for about, line in advice(round_).items():
+            if about != "covered" or about not in self._told:  # it may be true of each of many rounds
+                say(f"note: {line}")
+            self._told.add(about)
         if self._as_json:
             print_json(asdict(round_))
         health = round_.health or {}
@@ -373,14 +376,3 @@ def report(round_: Round) -> None:
     say(f"{done}; {round_.ntotal:,} items in all")
     if health.get("vectors_differ"):
         say(f"note: {OTHER_VECTORS}")
-    if health.get("adapted"):
-        say(
-            f"note: {health['novelty']:.0%} of the tags of round {round_.round} are of kinds of items that "
-            "were not there before; it adapted to them"
-        )
-    doubted = 1 - health.get("trusted", 1.0)
-    if doubted >= DOUBTED:
-        say(
-            f"note: about {doubted:.0%} of the tags of round {round_.round} do not fit the features and "
-            "count less; 'woh-index info' lists the items where they fit least"
-        )

@@ -862,9 +862,11 @@ class WOHIndex:
         -------
         dict
             ``rounds``: for each, its number, kind and items, `codes.health` of the codes it added, and how
-            much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that
+            much of them its tags cover (`vocabulary.Coverage`); of those that learned, what `WOH.trust_`,
+            `novelty_`, `adapted_` and `covered_` say. ``drift``: for each earlier model that
             is kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that
             differ with the newest hash function, and ``bits``, the same a bit. Stored codes do not change.
+            ``warnings``: what a person should know of the newest round that learned, and do, a line each.
             ``doubted``: the items whose tags are trusted least (`WOH.trust_`), the least first, with id, key,
             tags, round and ``trust``: wrong tags show up here.
         """

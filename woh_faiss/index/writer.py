@@ -461,12 +461,17 @@ def _kept_trust(trust: NDArray[np.float64]) -> list[float | None] | None:
 
 def _fit(trainer: WOH) -> dict[str, float]:
     """Of a chunk's tags: what they count, as a share of what they would if all were right, and how much of
-    them is new; whether the round adapted to that."""
+    them is new; whether the round adapted to that; the share of its items that anchors cover."""
     trained = trainer.trained_
     if not trained.any():
         return {}
     trusted = float(trainer.trust_[trained].mean())
-    return {"trusted": trusted, "novelty": trainer.novelty_, "adapted": int(trainer.adapted_)}
+    return {
+        "trusted": trusted,
+        "novelty": trainer.novelty_,
+        "adapted": int(trainer.adapted_),
+        "covered": trainer.covered_,
+    }
 
 
 def _skipped(named: ResolvedItems) -> dict[str, int]:
