@@ -21,6 +21,7 @@ from woh_faiss.learner.blocks import Features
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.hasher import Hasher, encoded
 from woh_faiss.learner.instance import ENOUGH
+from woh_faiss.learner.threads import one_blas_thread
 from woh_faiss.store import NewRound, Round, Snapshot, Store
 from woh_faiss.store.write_transaction import WriteTransaction
 from woh_faiss.tags.vocabulary import Vocabulary, normalised
@@ -307,6 +308,7 @@ class IndexWriter:
             learned = self._hasher().beside(None) if self._config.bits else None
             packed = half = None
 
+            @one_blas_thread()
             def encode(features: Features) -> None:
                 nonlocal packed, half
                 width = None if learned is None else learned.d

@@ -23,6 +23,7 @@ from .round_start import RoundStart, TaggedChunk, valid_chunk
 from .semantic_start import remembered
 from .state import Adaptive, ModelState
 from .statistics import Statistics
+from .threads import one_blas_thread
 from .training_round import Codes, Items, learn_round
 
 if TYPE_CHECKING:
@@ -299,6 +300,7 @@ class WOH:
         Z = None if Z is None else valid_chunk("Z", Z, (len(chunk), None))
         return self.learn(Features(chunk.features), chunk.tags, word_vectors=word_vectors, Z=Z, B0=B0)
 
+    @one_blas_thread()
     def learn(
         self,
         features: Features,
