@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import setting  # noqa: E402 - it lies beside this folder
 
 OUT = Path(__file__).parents[3] / "docs" / "results" / "performance"
-PARTS = (
+PARTS = "training growth encoding searching rivals ranking updating starting threads".split()
     "training",
     "growth",
     "encoding",

@@ -1,4 +1,4 @@
-"""Threads that nobody has set, against the best number of them: an idle machine, and beside a busy process."""
+"""Threads that nobody has set against the best number of them: idle, and beside a busy process."""
 
 from __future__ import annotations
 
