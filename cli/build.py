@@ -25,6 +25,7 @@ from .options import (
     index_option,
     json_option,
     max_memory_option,
+    metadata_option,
     noted,
     on_duplicate_option,
     print_json,
@@ -54,6 +55,7 @@ DOUBTED = 0.05
 @config_options
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @click.option(
     "--max-chunks",
@@ -74,6 +76,7 @@ def build(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     first_sample: int,
     on_duplicate: OnDuplicate,
@@ -95,7 +98,9 @@ def build(
     """
     with bad_rows(report) as bad:
         inputs = opened(
-            chunks, columns, chunk_size, tag_separator, on_duplicate, learn=bool(config["bits"]), bad=bad
+            *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
+            learn=bool(config["bits"]),
+            bad=bad,
         )
         learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate, as_json, max_chunks)
 
@@ -106,6 +111,8 @@ def opened(
     chunk_size: int | None,
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
+    metadata: Sequence[str] = (),
+    *,
     learn: bool,
     bad: BadRows | None = None,
 ) -> Inputs:
@@ -119,6 +126,7 @@ def opened(
         learn=learn,
         tag_separator=tag_separator,
         on_duplicate=on_duplicate,
+        metadata=metadata,
         note=say_split,
         bad=bad,
     )
@@ -196,6 +204,7 @@ def learn_anew(
 @word_vectors_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @on_duplicate_option
 @skip_option
@@ -210,6 +219,7 @@ def update(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
@@ -234,7 +244,9 @@ def update(
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
         inputs = opened(
-            chunks, columns, chunk_size, tag_separator, on_duplicate, learn=bool(index.config.bits), bad=bad
+            *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
+            learn=bool(index.config.bits),
+            bad=bad,
         )
         told = Reports(word_vectors, as_json)
         extended(
@@ -253,6 +265,7 @@ def update(
 @index_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @on_duplicate_option
 @skip_option
@@ -266,6 +279,7 @@ def add(
     index_path: Path,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
@@ -285,7 +299,8 @@ def add(
 
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
-        inputs = opened(chunks, columns, chunk_size, tag_separator, on_duplicate, learn=False, bad=bad)
+        how = chunks, columns, chunk_size, tag_separator, on_duplicate, metadata
+        inputs = opened(*how, learn=False, bad=bad)
         told = Reports(None, as_json)
         extended(
             index,

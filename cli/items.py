@@ -46,17 +46,13 @@ def items(index_path: Path, match: str | None, limit: int | None, as_json: bool)
         for item in islice(_items(index, match), limit):
             found += 1
             if as_json:
-                print_json(
-                    {
-                        "id": item.id,
-                        "key": item.key,
-                        "tags": item.tags,
-                        "round": item.round,
-                        "trust": item.trust,
-                    }
-                )
+                more = {"metadata": item.metadata} if item.metadata else {}
+                print_json({name: getattr(item, name) for name in SHOWN} | more)
             else:
-                _print_cells(item.id, item.key or "", ", ".join(item.tags))
+                held = [f"{name}={value}" for name, value in item.metadata.items() if value is not None]
+                _print_cells(
+                    item.id, item.key or "", ", ".join(item.tags), *([", ".join(held)] if held else [])
+                )
         if not found:
             say(f"note: no item of {index_path} matches" if match else f"note: {index_path} is empty")
 

@@ -167,6 +167,14 @@ def column_options(*roles: str) -> Callable[[Callable[..., None]], Callable[...,
     return decorate
 
 
+metadata_option = click.option(
+    "--metadata",
+    multiple=True,
+    metavar="COLUMN",
+    help="Column (dataset, variable, array) of what to filter by: numbers, text, true and false, dates or "
+    "times. May be given many times.",
+)
+
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N items only."
 )

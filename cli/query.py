@@ -347,6 +347,8 @@ def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Ans
         for rank, neighbour in enumerate(answer.found, start=1):
             record = {"query": answer.asked.query, "rank": rank, "id": neighbour.id, "key": neighbour.key}
             record |= {measure: neighbour.distance, "tags": neighbour.tags}
+            if neighbour.metadata:
+                record["metadata"] = dict(neighbour.metadata)
             if explain:
                 record |= answer.explained[neighbour.id]
             print_json(record)

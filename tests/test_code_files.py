@@ -96,7 +96,7 @@ def test_codes_of_another_function_are_refused(index, tmp_path):
         index.add_codes(X, model=model)
     with pytest.raises(InputError, match="codes without a model"):
         index.add_codes(chunk.features)
-    with pytest.raises(InputError, match="brings its own tags, ids, keys and model"):
+    with pytest.raises(InputError, match="brings its own tags, ids, keys, metadata and model"):
         index.add_codes(path, ids=[1])
     assert index.ntotal == 80
 

@@ -22,7 +22,12 @@ from woh_faiss.io.npz import read_arrays, write_npz
 
 
 def valid_codes(
-    packed: ArrayLike, tags: Any = None, *, ids: ArrayLike | None = None, keys: ArrayLike | None = None
+    packed: ArrayLike,
+    tags: Any = None,
+    *,
+    ids: ArrayLike | None = None,
+    keys: ArrayLike | None = None,
+    metadata: Any = None,
 ) -> Chunk:
     """A chunk whose features are packed codes.
 
@@ -30,7 +35,7 @@ def valid_codes(
     ----------
     packed : (n, r // 8) uint8
         Packed codes.
-    tags, ids, keys : optional
+    tags, ids, keys, metadata : optional
         As `Chunk.of` takes them.
 
     Raises
@@ -44,7 +49,7 @@ def valid_codes(
             f"codes have shape {array.shape} and dtype {array.dtype}, expected (n, bits / 8) uint8; "
             "see Hasher.encode"
         )
-    return Chunk.of(array, tags, ids=ids, keys=keys)
+    return Chunk.of(array, tags, ids=ids, keys=keys, metadata=metadata)
 
 
 def write_codes(path: str | os.PathLike[str], chunk: Chunk, model: str) -> Path:

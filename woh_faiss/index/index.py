@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -280,6 +280,7 @@ class WOHIndex:
         *,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         word_vectors: WordVectors | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
@@ -290,7 +291,7 @@ class WOHIndex:
         ----------
         features : Chunk or (n, d) array_like of a real dtype
             The chunk, or its features.
-        tags, ids, keys : optional
+        tags, ids, keys, metadata : optional
             With features, as `Chunk.of` takes them; a Chunk brings its own.
         word_vectors : WordVectors, optional
             Vectors for tags that are new; without it they take the mean vector of the tags they occur with.
@@ -305,14 +306,18 @@ class WOHIndex:
         ------
         InputError
             The chunk cannot be used, an id or key is in the index already, an id was removed, an id is known
-            under another key (or a key under another id), or nothing can be learned.
+            under another key (or a key under another id), a column of metadata has another type in the index,
+            or nothing can be learned.
         LockedError
             Another writer holds the index.
         StoreError
             The index is damaged or cannot be written.
         """
         return self._writer.update(
-            _as_chunk(features, tags, ids, keys, on_duplicate), word_vectors, timeout, on_duplicate
+            _as_chunk(features, tags, ids, keys, metadata, on_duplicate),
+            word_vectors,
+            timeout,
+            on_duplicate,
         )
 
     def add(
@@ -322,6 +327,7 @@ class WOHIndex:
         *,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
     ) -> Round:
@@ -333,7 +339,7 @@ class WOHIndex:
             As `update`.
         tags : optional
             As `Chunk.of` takes them. They are stored and shown, not counted.
-        ids, keys, on_duplicate, timeout
+        ids, keys, metadata, on_duplicate, timeout
             As `update`.
 
         Raises
@@ -343,7 +349,8 @@ class WOHIndex:
         InputError, LockedError, StoreError
             As `update`.
         """
-        return self._writer.add(_as_chunk(features, tags, ids, keys, on_duplicate), timeout, on_duplicate)
+        chunk = _as_chunk(features, tags, ids, keys, metadata, on_duplicate)
+        return self._writer.add(chunk, timeout, on_duplicate)
 
     def add_codes(
         self,
@@ -353,6 +360,7 @@ class WOHIndex:
         model: str | None = None,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
     ) -> Round:
@@ -362,7 +370,7 @@ class WOHIndex:
         ----------
         packed : path, or (n, code_size) uint8
             A file of `write_codes`, which brings its own tags, ids and keys; or codes of `Hasher.encode`.
-        tags, ids, keys : optional
+        tags, ids, keys, metadata : optional
             Of codes, as `Chunk.of` takes them.
         model : str
             `fingerprint` of the hash function that made them, `WOHIndex.hasher`; a file brings its own.
@@ -378,13 +386,13 @@ class WOHIndex:
             As `add`.
         """
         if isinstance(packed, str | os.PathLike):
-            if any(given is not None for given in (tags, model, ids, keys)):
+            if any(given is not None for given in (tags, model, ids, keys, metadata)):
                 raise InputError(
-                    "a file of codes brings its own tags, ids, keys and model; give none beside it"
+                    "a file of codes brings its own tags, ids, keys, metadata and model; give none beside it"
                 )
             chunk, model = read_codes(packed)
         else:
-            chunk = valid_codes(packed, tags, ids=ids, keys=keys)
+            chunk = valid_codes(packed, tags, ids=ids, keys=keys, metadata=metadata)
         if model is None:
             raise InputError(
                 "codes without a model; give the fingerprint of the hash function that made them"
@@ -1194,16 +1202,17 @@ def _as_chunk(
     tags: Any,
     ids: ArrayLike | None,
     keys: Sequence[str] | None,
+    metadata: Mapping[str, Any] | None,
     on_duplicate: OnDuplicate,
 ) -> Chunk:
     if isinstance(features, Chunk):
-        if tags is not None or ids is not None or keys is not None:
+        if any(given is not None for given in (tags, ids, keys, metadata)):
             raise InputError(
-                "a Chunk brings its own tags, ids and keys; give them to Chunk.of, not beside it"
+                "a Chunk brings its own tags, ids, keys and metadata; give them to Chunk.of, not beside it"
             )
         return features
-    return Chunk.of(features, tags, ids=ids, keys=keys, on_duplicate=on_duplicate)
+    return Chunk.of(features, tags, ids=ids, keys=keys, metadata=metadata, on_duplicate=on_duplicate)
 
 
 def _neighbour(item: Item, distance: float) -> Neighbour:
-    return Neighbour(item.id, item.key, distance, item.tags, item.trust)
+    return Neighbour(item.id, item.key, distance, item.tags, item.trust, item.metadata)

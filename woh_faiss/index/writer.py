@@ -132,6 +132,7 @@ class IndexWriter:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
                 return self._nothing_new(chunk_hash or chunk.digest(), named, writing, noted)
+            writing.check_metadata(named.chunk.metadata)  # before minutes of learning
             trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
@@ -168,6 +169,7 @@ class IndexWriter:
                     remove=named.replaced,
                     numbered=named.numbered,
                     trust=_kept_trust(trainer.trust_),
+                    metadata=named.chunk.metadata,
                     **kept(half),
                 )
             )
@@ -348,6 +350,7 @@ class IndexWriter:
                 health=codes.health(codes.unpad(stored, bits)) | _skipped(named) | (noted or {}),
                 remove=named.replaced,
                 numbered=named.numbered,
+                metadata=named.chunk.metadata,
                 **kept(half),
             )
         )
