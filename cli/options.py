@@ -167,6 +167,12 @@ def column_options(*roles: str) -> Callable[[Callable[..., None]], Callable[...,
     return decorate
 
 
+where_option = click.option(
+    "--where",
+    metavar="FILTER",
+    help="Only items of which this holds, such as \"price < 20 and 'beach' in tags\": docs/filters.md.",
+)
+
 metadata_option = click.option(
     "--metadata",
     multiple=True,

@@ -300,6 +300,10 @@ class Lives(RuleBasedStateMachine):
             order = np.argsort(distances, axis=1, kind="stable")
             np.testing.assert_array_equal(I[:, :-1], np.array([*live])[order])
             np.testing.assert_array_equal(D[:, :-1], np.take_along_axis(distances, order, axis=1))
+        half = {id_ for id_, known in live.items() if known.metadata.get("size", -1) % 2 == 0}
+        some = [size for known in live.values() if (size := known.metadata.get("size", 1)) % 2 == 0]
+        if half:  # else there may be no such column
+            assert {*index.ids(f"size in ({', '.join(map(str, some))})").tolist()} == half
         assert (I[:, -1] == -1).all()
 
     @invariant()

@@ -193,7 +193,12 @@ def _column(name: str, values: Any) -> MetadataColumn:
     if kind == "M":
         return _of_times(name, array)
     if kind in "UST":
-        return _of_values(name, validate.texts(array, f"metadata {short(name)}"))
+        return MetadataColumn("text", validate.texts(array, f"metadata {short(name)}"))
+    if kind == "f" and not np.isinf(array).any():
+        reals = array.astype(np.float64).tolist()
+        return MetadataColumn("real", [None if cell != cell else cell for cell in reals])
+    if kind in "bi":
+        return MetadataColumn("boolean" if kind == "b" else "integer", array.astype(np.int64).tolist())
     return _of_values(name, array.tolist())
 
 

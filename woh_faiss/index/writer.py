@@ -22,6 +22,7 @@ from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.hasher import Hasher, encoded
 from woh_faiss.learner.instance import ENOUGH
 from woh_faiss.store import NewRound, Round, Snapshot, Store
+from woh_faiss.store.view import Where
 from woh_faiss.store.write_transaction import WriteTransaction
 from woh_faiss.tags.vocabulary import Vocabulary, normalised
 from woh_faiss.tags.word_vectors import WordVectors
@@ -402,11 +403,19 @@ class IndexWriter:
         )
 
     def remove(
-        self, ids: ArrayLike | None, keys: Sequence[str] | None, ignore_missing: bool, timeout: float
+        self,
+        ids: ArrayLike | None,
+        keys: Sequence[str] | None,
+        ignore_missing: bool,
+        timeout: float,
+        where: Where | None = None,
     ) -> int:
         """Remove items; see `WOHIndex.remove`."""
         with self._store.writing(timeout) as writing:
-            found = to_remove(ids, keys, writing, ignore_missing)
+            if where is not None:  # of the newest state, which nobody else changes now
+                found = self._store.view.ids_where(where).tolist()
+            else:
+                found = to_remove(ids, keys, writing, ignore_missing)
             if found:
                 writing.remove(found)
         return len(found)
