@@ -211,6 +211,24 @@ def test_several_files_are_checked_before_the_first_is_written(priced, tmp_path)
     assert len(priced.rounds()) == 1
 
 
+def test_a_chunk_that_is_there_with_other_metadata_is_not_taken_in_again(tmp_path):
+    for seed in range(3):
+        X, tags = tagged(seed)
+        np.savez(tmp_path / f"{seed}.npz", features=X, tags=[";".join(t) for t in tags], size=np.arange(40))
+    files = sorted(tmp_path.glob("*.npz"))
+    with WOHIndex.build(tmp_path / "i", open_inputs(files[:1], metadata=["size"]), **SMALL) as index:
+        assert index.rounds()[0].chunk_hash.count("+") == 1
+        notes = []
+        assert len(list(index.extend(open_inputs(files[:2], metadata=["size"]), note=notes.append))) == 1
+        assert len(notes) == 1  # of the one that is there
+        with pytest.raises(
+            InputError, match=r"0\.npz: its items are .* already \(round 1\) with other metadata"
+        ):
+            list(index.extend(open_inputs(files)))
+        assert len(index) == 80
+        assert len(list(index.extend(open_inputs(files[:1]), skip_known=False))) == 1
+
+
 def test_damaged_metadata_are_noticed(priced):
     priced.close()
     catalogue = priced.path / "catalog.db"

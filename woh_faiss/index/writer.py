@@ -279,7 +279,7 @@ class IndexWriter:
                     return inputs
                 if on_duplicate != "error" and sampled.named:  # items are compared one by one
                     return inputs
-                if sampled.sample.digest() == first.chunk_hash.split()[0]:
+                if _bare(sampled.sample.digest()) == _bare(first.chunk_hash.split()[0]):
                     return sampled
         return inputs
 
@@ -496,16 +496,34 @@ class KnownChunks:
     def __init__(self, rounds: Sequence[Round], by_name: bool, run: dict[int, Round]) -> None:
         self._by_name, self._run = by_name, run
         self._rounds: dict[str, list[Round]] = {}
+        self._bare: dict[str, Round] = {}
         for done in rounds:
             for chunk_hash in done.chunk_hash.split():  # `build` puts several chunks into round 1
                 self._rounds.setdefault(chunk_hash, []).append(done)
+                self._bare[_bare(chunk_hash)] = done
 
     def take(self, piece: Piece, chunk_hash: str) -> Round | None:
-        """The round that has the chunk, which from then on is there once less; None to take it in."""
+        """The round that has the chunk, which from then on is there once less; None to take it in.
+
+        InputError where it has the chunk with other metadata: taken in, all its items would be there twice.
+        """
         if self._by_name and piece.named:
             return self._run.get(piece.number)
         rounds = self._rounds.get(chunk_hash)
-        return rounds.pop(0) if rounds else None
+        if rounds:
+            return rounds.pop(0)
+        other = self._bare.get(_bare(chunk_hash))
+        if other is not None and rounds is None:
+            raise InputError(
+                f"{piece.where}: its items are in the index already (round {other.round}) with other "
+                "metadata; give the same --metadata, ids or keys and --on-duplicate replace, or --no-skip"
+            )
+        return None
+
+
+def _bare(chunk_hash: str) -> str:
+    """What a `Chunk.digest` says of all but metadata."""
+    return chunk_hash.partition("+")[0]
 
 
 def _interrupted(rounds: Sequence[Round], inputs: Inputs) -> dict[int, Round]:

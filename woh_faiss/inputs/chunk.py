@@ -143,7 +143,8 @@ class Chunk:
         return len(self.features)
 
     def digest(self) -> str:
-        """SHA-256, in hex, of features, tags, ids, keys and metadata, whatever file they come from.
+        """SHA-256, in hex, of features, tags, ids and keys, whatever file they come from; that of metadata
+        follows, where there are any, behind a ``+``.
 
         It covers only shape and dtype of features that are on other machines.
         """
@@ -157,12 +158,10 @@ class Chunk:
             sha.update(np.ascontiguousarray(self.tags.indices).data)
         for names in (self.ids, self.keys):
             sha.update(repr(None if names is None else names.tolist()).encode())
-        if self.metadata is not None:
-            columns = [
-                (name, self.metadata[name].type, self.metadata[name].cells) for name in sorted(self.metadata)
-            ]
-            sha.update(repr(columns).encode())
-        return sha.hexdigest()
+        if self.metadata is None:
+            return sha.hexdigest()
+        columns = [(name, column.type, column.cells) for name, column in sorted(self.metadata.items())]
+        return f"{sha.hexdigest()}+{hashlib.sha256(repr(columns).encode()).hexdigest()}"
 
     def rows(self, select: slice | NDArray[Any]) -> Chunk:
         """The items of a slice, an int array or an (n,) bool mask; a slice copies no features."""
