@@ -25,6 +25,7 @@ from .options import (
     index_option,
     json_option,
     max_memory_option,
+    metadata_option,
     noted,
     on_duplicate_option,
     print_json,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 @config_options
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @click.option(
     "--max-chunks",
@@ -70,6 +72,7 @@ def build(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     first_sample: int,
     on_duplicate: OnDuplicate,
@@ -91,7 +94,9 @@ def build(
     """
     with bad_rows(report) as bad:
         inputs = opened(
-            chunks, columns, chunk_size, tag_separator, on_duplicate, learn=bool(config["bits"]), bad=bad
+            *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
+            learn=bool(config["bits"]),
+            bad=bad,
         )
         learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate, as_json, max_chunks)
 
@@ -102,6 +107,8 @@ def opened(
     chunk_size: int | None,
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
+    metadata: Sequence[str] = (),
+    *,
     learn: bool,
     bad: BadRows | None = None,
 ) -> Inputs:
@@ -115,6 +122,7 @@ def opened(
         learn=learn,
         tag_separator=tag_separator,
         on_duplicate=on_duplicate,
+        metadata=metadata,
         note=say_split,
         bad=bad,
     )
@@ -192,6 +200,7 @@ def learn_anew(
 @word_vectors_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @on_duplicate_option
 @skip_option
@@ -206,6 +215,7 @@ def update(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
@@ -230,7 +240,9 @@ def update(
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
         inputs = opened(
-            chunks, columns, chunk_size, tag_separator, on_duplicate, learn=bool(index.config.bits), bad=bad
+            *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
+            learn=bool(index.config.bits),
+            bad=bad,
         )
         told = Reports(word_vectors, as_json)
         extended(
@@ -249,6 +261,7 @@ def update(
 @index_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @on_duplicate_option
 @skip_option
@@ -262,6 +275,7 @@ def add(
     index_path: Path,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
@@ -281,7 +295,8 @@ def add(
 
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
-        inputs = opened(chunks, columns, chunk_size, tag_separator, on_duplicate, learn=False, bad=bad)
+        how = chunks, columns, chunk_size, tag_separator, on_duplicate, metadata
+        inputs = opened(*how, learn=False, bad=bad)
         told = Reports(None, as_json)
         extended(
             index,

@@ -28,6 +28,7 @@ from .options import (
     print_json,
     progress,
     say,
+    where_option,
     word_vectors_option,
 )
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 @word_vectors_option
 @click.option("--allow", type=click.File(encoding="utf-8"), help="Only these ids answer: a file, one a line.")
 @click.option("--deny", type=click.File(encoding="utf-8"), help="These ids never answer: a file, one a line.")
+@where_option
 @click.option(
     "--explain",
     is_flag=True,
@@ -120,7 +122,7 @@ def query(context: click.Context, **given: Any) -> None:
         woh-index query queries.npz --radius 8 --json
         woh-index query photos.parquet --limit 20
         woh-index query --id 1234 --id 1240 -k 5 --deny seen.txt
-        woh-index query --tags "sunset beach"
+        woh-index query --tags "sunset beach" --where "year >= 2020"
         woh-index query queries.npz --html out.html --images photos
     """
     options = QueryOptions(**given)
@@ -141,7 +143,10 @@ def query(context: click.Context, **given: Any) -> None:
             never,
             _remote(index, options.database, opened),
             options.ann,
+            options.where,
         )
+        if options.where is not None:
+            say(f"note: --where leaves {len(index.ids(options.where)):,} of {held:,} items")
         asked, n_asked = options.batches(index)
         words = options.words
         if held < options.k and options.radius is None:
@@ -186,6 +191,7 @@ class QueryOptions:
     word_vectors: Path | None
     allow: TextIO | None
     deny: TextIO | None
+    where: str | None
     explain: bool
     by: str
     expand: int
@@ -215,7 +221,7 @@ class QueryOptions:
         if self.radius is not None and k_is_given:
             raise click.UsageError("give -k or --radius, not both")
         others = self.radius is not None or by_tags
-        filtered = self.allow is not None or self.deny is not None
+        filtered = any(given is not None for given in (self.allow, self.deny, self.where))
         if self.database is not None and (others or filtered or self.ann):
             raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
         if self.ann is not None and (others or self.queries is None):
@@ -347,6 +353,8 @@ def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Ans
         for rank, neighbour in enumerate(answer.found, start=1):
             record = {"query": answer.asked.query, "rank": rank, "id": neighbour.id, "key": neighbour.key}
             record |= {measure: neighbour.distance, "tags": neighbour.tags}
+            if neighbour.metadata:
+                record["metadata"] = dict(neighbour.metadata)
             if explain:
                 record |= answer.explained[neighbour.id]
             print_json(record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -33,6 +33,8 @@ from woh_faiss.store import (
     publish,
 )
 from woh_faiss.store.schema import CATALOG
+from woh_faiss.store.view import Where
+from woh_faiss.tags.tag_text import normalise
 
 from . import index_state
 from .code_files import read_codes, valid_codes
@@ -280,6 +282,7 @@ class WOHIndex:
         *,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         word_vectors: WordVectors | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
@@ -290,7 +293,7 @@ class WOHIndex:
         ----------
         features : Chunk or (n, d) array_like of a real dtype
             The chunk, or its features.
-        tags, ids, keys : optional
+        tags, ids, keys, metadata : optional
             With features, as `Chunk.of` takes them; a Chunk brings its own.
         word_vectors : WordVectors, optional
             Vectors for tags that are new; without it they take the mean vector of the tags they occur with.
@@ -305,14 +308,18 @@ class WOHIndex:
         ------
         InputError
             The chunk cannot be used, an id or key is in the index already, an id was removed, an id is known
-            under another key (or a key under another id), or nothing can be learned.
+            under another key (or a key under another id), a column of metadata has another type in the index,
+            or nothing can be learned.
         LockedError
             Another writer holds the index.
         StoreError
             The index is damaged or cannot be written.
         """
         return self._writer.update(
-            _as_chunk(features, tags, ids, keys, on_duplicate), word_vectors, timeout, on_duplicate
+            _as_chunk(features, tags, ids, keys, metadata, on_duplicate),
+            word_vectors,
+            timeout,
+            on_duplicate,
         )
 
     def add(
@@ -322,6 +329,7 @@ class WOHIndex:
         *,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
     ) -> Round:
@@ -333,7 +341,7 @@ class WOHIndex:
             As `update`.
         tags : optional
             As `Chunk.of` takes them. They are stored and shown, not counted.
-        ids, keys, on_duplicate, timeout
+        ids, keys, metadata, on_duplicate, timeout
             As `update`.
 
         Raises
@@ -343,7 +351,8 @@ class WOHIndex:
         InputError, LockedError, StoreError
             As `update`.
         """
-        return self._writer.add(_as_chunk(features, tags, ids, keys, on_duplicate), timeout, on_duplicate)
+        chunk = _as_chunk(features, tags, ids, keys, metadata, on_duplicate)
+        return self._writer.add(chunk, timeout, on_duplicate)
 
     def add_codes(
         self,
@@ -353,6 +362,7 @@ class WOHIndex:
         model: str | None = None,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
     ) -> Round:
@@ -362,7 +372,7 @@ class WOHIndex:
         ----------
         packed : path, or (n, code_size) uint8
             A file of `write_codes`, which brings its own tags, ids and keys; or codes of `Hasher.encode`.
-        tags, ids, keys : optional
+        tags, ids, keys, metadata : optional
             Of codes, as `Chunk.of` takes them.
         model : str
             `fingerprint` of the hash function that made them, `WOHIndex.hasher`; a file brings its own.
@@ -378,13 +388,13 @@ class WOHIndex:
             As `add`.
         """
         if isinstance(packed, str | os.PathLike):
-            if any(given is not None for given in (tags, model, ids, keys)):
+            if any(given is not None for given in (tags, model, ids, keys, metadata)):
                 raise InputError(
-                    "a file of codes brings its own tags, ids, keys and model; give none beside it"
+                    "a file of codes brings its own tags, ids, keys, metadata and model; give none beside it"
                 )
             chunk, model = read_codes(packed)
         else:
-            chunk = valid_codes(packed, tags, ids=ids, keys=keys)
+            chunk = valid_codes(packed, tags, ids=ids, keys=keys, metadata=metadata)
         if model is None:
             raise InputError(
                 "codes without a model; give the fingerprint of the hash function that made them"
@@ -466,6 +476,7 @@ class WOHIndex:
         expand: int = score.EXPAND,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: str | None = None,
         params: Any = None,
         ann: str | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -486,6 +497,10 @@ class WOHIndex:
         allow, deny : array_like of ids or faiss.IDSelector, optional
             Only items in `allow`, and none in `deny`, are answers; ids that no item has are ignored. Each
             call reads the ids of the index once; a selector is evaluated for each, about a second a million.
+        where : str, optional
+            Only items that this filter of metadata, tags, id and key lets through are answers, such as
+            ``price < 20 and 'beach' in tags``: see docs/filters.md. The newest few filters are remembered
+            until the state changes.
         params : faiss.SearchParameters, optional
             Its selector, in place of `allow`.
         ann : "ivf", optional
@@ -506,8 +521,8 @@ class WOHIndex:
         InputError
             The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
             unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
-            deny are no integers, params ask for more than a selector, or `ann` is unknown, or beside allow,
-            deny or by "hamming".
+            deny are no integers, `where` is no such filter, params ask for more than a selector, or `ann` is
+            unknown, or beside allow, deny, where or by "hamming".
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
@@ -517,18 +532,22 @@ class WOHIndex:
             valid_by(by, self.config.bits, self.instance_bits),
         )
         expand = validate.whole_number(expand, "expand", 0)
-        if ann is not None and (allow is not None or deny is not None):
-            raise InputError("ann goes without allow and deny, which need the scan of all codes; drop one")
+        if ann is not None and (allow is not None or deny is not None or where is not None):
+            raise InputError(
+                "ann goes without allow, deny and where, which need the scan of all codes; drop one"
+            )
         if ann is not None and by == "hamming":
             raise InputError("ann answers by score, not by 'hamming', which scans all codes; drop one")
         view = self._follow()
+        among = {"allow": allow, "deny": deny, "where": _filter(where)}
         if view.model is None:  # no items either: nothing can be encoded before the first round
+            view.among(**among)
             return no_answers(len(validate.features(xq)), k, by)
         hasher = self._model.hasher(view)
         if by == "hamming":
-            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, 8 * self.code_size)
+            return view.search(codes.pad(hasher.encode(xq)), k, bits=8 * self.code_size, **among)
         if ann is None:
-            return self._scored(view, *hasher.halves(xq), k, by, expand, allow, deny)
+            return self._scored(view, *hasher.halves(xq), k, by, expand, **among)
         scan = self._store.ann_scan(view, ann, self.config.bits, self.instance_bits)
         S, rows = scan.search(*hasher.halves(xq), k, by, expand)
         return S, view.ids_at(rows)
@@ -540,6 +559,7 @@ class WOHIndex:
         *,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: str | None = None,
         params: Any = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         """All items nearer than a radius to each query, as Faiss answers.
@@ -550,7 +570,7 @@ class WOHIndex:
             Query features.
         radius : int
             In bits; items at exactly this distance are not among the answers (Faiss's rule for binary codes).
-        allow, deny, params
+        allow, deny, where, params
             As `search`.
 
         Returns
@@ -567,10 +587,12 @@ class WOHIndex:
         """
         radius, allow = validate.whole_number(radius, "radius", 0), validate.selector(params, allow)
         view = self._follow()
+        among = {"allow": allow, "deny": deny, "where": _filter(where)}
         if view.model is None:
+            view.among(**among)
             lims = np.zeros(len(validate.features(xq)) + 1, np.int64)
             return lims, np.empty(0, np.int32), np.empty(0, np.int64)
-        return view.range_search(codes.pad(self._model.hasher(view).encode(xq)), radius, allow, deny)
+        return view.range_search(codes.pad(self._model.hasher(view).encode(xq)), radius, **among)
 
     def search_ids(
         self,
@@ -580,6 +602,7 @@ class WOHIndex:
         by: By = "both",
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: str | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code.
 
@@ -589,7 +612,7 @@ class WOHIndex:
             Ids of indexed items.
         k : int
             Neighbours an item.
-        by, allow, deny
+        by, allow, deny, where
             As `search`; a stored bit counts as -1 or 1. There is no expansion: the code knows its tags.
 
         Returns
@@ -611,13 +634,20 @@ class WOHIndex:
         )
         ids = np.atleast_1d(np.asarray(ids))
         stored = view.codes(ids)  # which checks the ids
+        among = {"allow": allow, "deny": deny, "where": _filter(where)}
         if by == "hamming":
-            return without_own(*view.search(stored, k + 1, allow, deny, bits=8 * self.code_size), ids)
+            return without_own(*view.search(stored, k + 1, bits=8 * self.code_size, **among), ids)
         h, a = halves_of_codes(stored, self.config.bits, self.instance_bits)
-        return without_own(*self._scored(view, h, a, k + 1, by, 0, allow, deny), ids)
+        return without_own(*self._scored(view, h, a, k + 1, by, 0, **among), ids)
 
     def range_search_ids(
-        self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
+        self,
+        ids: ArrayLike,
+        radius: int,
+        *,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        where: str | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         """The other items nearer than a radius to each indexed item, by its stored code.
 
@@ -627,7 +657,7 @@ class WOHIndex:
             Ids of indexed items.
         radius : int
             In bits; items at exactly this distance are not answers.
-        allow, deny
+        allow, deny, where
             As `search`.
 
         Returns
@@ -644,7 +674,7 @@ class WOHIndex:
         """
         view = self._follow()
         ids = np.atleast_1d(np.asarray(ids))
-        lims, D, I = view.range_search(view.codes(ids), radius, allow, deny)
+        lims, D, I = view.range_search(view.codes(ids), radius, allow, deny, _filter(where))
         query = np.repeat(np.arange(len(ids)), np.diff(lims))
         other = ids.astype(np.int64)[query] != I
         lims = np.searchsorted(query[other], np.arange(len(ids) + 1)).astype(np.int64)
@@ -659,6 +689,7 @@ class WOHIndex:
         word_vectors: WordVectors | None = None,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: str | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The k items that tags ask for, by score: text in, pictures out.
 
@@ -675,7 +706,7 @@ class WOHIndex:
             features for the very item, as in `search`.
         word_vectors : WordVectors, optional
             Answers tags that the index does not know.
-        allow, deny
+        allow, deny, where
             As `search`.
 
         Returns
@@ -703,7 +734,9 @@ class WOHIndex:
             if len(of_features) != len(H):
                 raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
             H = unit_rows(H) + unit_rows(of_features)
-        return self._scored(view, score.normalised(H), a, k, "kind" if a is None else "both", 0, allow, deny)
+        by = "kind" if a is None else "both"
+        among = {"allow": allow, "deny": deny, "where": _filter(where)}
+        return self._scored(view, score.normalised(H), a, k, by, 0, **among)
 
     def unknown_tags(self, tags: Sequence[str], word_vectors: WordVectors | None = None) -> list[str]:
         """Tags that `search_tags` leaves out: neither the index nor `word_vectors` knows them."""
@@ -818,13 +851,77 @@ class WOHIndex:
         """
         return self._model.hasher(self._store.view)
 
-    def items(self, ids: ArrayLike) -> list[Item]:
-        """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
-        return self._store.view.items(ids)
+    def items(
+        self,
+        ids: ArrayLike | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+    ) -> list[Item]:
+        """Items with key, tags, round, trust and metadata.
 
-    def ids(self) -> NDArray[np.int64]:
-        """The ids of all items, (ntotal,), in the order they were appended."""
-        return self._store.view.live_ids()
+        Parameters
+        ----------
+        ids : array_like of integers, optional
+            Of the items, which come in this order.
+        keys : sequence of str, optional
+            Their keys instead.
+        where : str, optional
+            Only items that this filter lets through, as `search`; in the order they were appended where no
+            ids and keys are given. With none of the three all items.
+        limit : int, optional
+            The first so many.
+
+        Raises
+        ------
+        StoreError
+            An id or key is not in the index.
+        InputError
+            Both ids and keys are given, or the filter or limit is none.
+        """
+        view = self._store.view
+        if limit is not None:
+            limit = validate.whole_number(limit, "limit", 0)
+        if keys is not None:
+            if ids is not None:
+                raise InputError("ids and keys are both given; give one of them")
+            ids = [self.id_of(key) for key in validate.texts(keys, "keys")]
+        if ids is None:
+            return view.items(self.ids(where)[:limit])
+        found = view.items(ids)
+        if where is not None:
+            among = set(self.ids(where).tolist())
+            found = [item for item in found if item.id in among]
+        return found[:limit]
+
+    def ids(self, where: str | None = None) -> NDArray[np.int64]:
+        """The ids of all items, (ntotal,), or of those a filter lets through, in the order of appending.
+
+        Parameters
+        ----------
+        where : str, optional
+            As `search`.
+        """
+        view, wanted = self._store.view, _filter(where)
+        return view.live_ids() if wanted is None else view.ids_where(wanted)
+
+    def __len__(self) -> int:
+        """Items that can be found, `ntotal`."""
+        return self.ntotal
+
+    def __bool__(self) -> bool:
+        """True: an index without items is an index, too."""
+        return True
+
+    def __contains__(self, name: object) -> bool:
+        """Whether an item has this key (a text) or id (a number)."""
+        view = self._store.view
+        if isinstance(name, str):
+            return view.id_of_key(name) is not None
+        if isinstance(name, int | np.integer) and not isinstance(name, bool):
+            return bool(0 <= name < 2**63 and view.find([int(name)]))
+        return False
 
     def id_of(self, key: str) -> int:
         """The id of the item whose key is `key`; a StoreError if there is none."""
@@ -888,7 +985,7 @@ class WOHIndex:
 
     # ---- other Faiss indexes -------------------------------------------------------------------------
 
-    def to_faiss(self, kind: str = "idmap2", **parameters: int) -> Any:
+    def to_faiss(self, kind: str = "idmap2", *, where: str | None = None, **parameters: int) -> Any:
         """An ordinary Faiss index of the items that can be found, in memory; removed ones are not in it.
 
         It takes codes of `info()["stored_bits"]` bits: those of `encode`, with zero bytes behind them where
@@ -898,6 +995,8 @@ class WOHIndex:
         ----------
         kind : "flat", "idmap2", "ivf", "hnsw" or "multihash"
             See `WOHIndex`. All but "flat" answer with the items' ids.
+        where : str, optional
+            Only the items that this filter lets through, as `search`.
         **parameters : int
 
         Returns
@@ -911,13 +1010,15 @@ class WOHIndex:
         """
         from woh_faiss.store import export
 
-        return export.in_memory(self._store.view, kind, parameters, 8 * self.code_size)
+        scan = self._store.view.among(where=_filter(where))
+        return export.in_memory(self._store.view, scan, kind, parameters, 8 * self.code_size)
 
     def export(
         self,
         path: str | os.PathLike[str],
         kind: str = "idmap2",
         *,
+        where: str | None = None,
         force: bool = False,
         **parameters: int,
     ) -> Exported:
@@ -930,7 +1031,7 @@ class WOHIndex:
         ----------
         path : str or path
             Not in the index folder.
-        kind, **parameters
+        kind, where, **parameters
             As `to_faiss`.
         force : bool
             Whether an existing file is replaced.
@@ -945,7 +1046,8 @@ class WOHIndex:
         from woh_faiss.store import export
 
         place = Path(os.fsdecode(path)).absolute()
-        return export.export(self._store.view, place, kind, parameters, 8 * self.code_size, force)
+        scan = self._store.view.among(where=_filter(where))
+        return export.export(self._store.view, scan, place, kind, parameters, 8 * self.code_size, force)
 
     def build_ann(self, kind: str, *, timeout: float = 10.0, **parameters: int) -> AnnIndex:
         """Make an index for `search(ann=kind)` of the newest state; it replaces one of the same kind.
@@ -1004,6 +1106,7 @@ class WOHIndex:
         ids: ArrayLike | None = None,
         *,
         keys: Sequence[str] | None = None,
+        where: str | None = None,
         ignore_missing: bool = False,
         timeout: float = 10.0,
     ) -> int:
@@ -1019,6 +1122,8 @@ class WOHIndex:
             Ids of the items.
         keys : sequence of str, optional
             Keys of the items; `ids` and `keys` may be given together.
+        where : str, optional
+            In place of both: the items that this filter lets through when the lock is held, as `search`.
         ignore_missing : bool
             Whether ids and keys that no item has are ignored.
         timeout : float
@@ -1027,11 +1132,14 @@ class WOHIndex:
         Raises
         ------
         InputError
-            Something is not in the index, and `ignore_missing` is false; nothing was removed.
+            Something is not in the index, and `ignore_missing` is false; or `where` is no filter, or beside
+            ids or keys. Nothing was removed.
         LockedError, StoreError
             As `update`.
         """
-        return self._writer.remove(ids, keys, ignore_missing, timeout)
+        if where is not None and (ids is not None or keys is not None):
+            raise InputError("where is given beside ids or keys; remove by one of them")
+        return self._writer.remove(ids, keys, ignore_missing, timeout, _filter(where))
 
     def remove_ids(self, ids: Ids, *, timeout: float = 10.0) -> int:
         """`remove` under Faiss's name: an array_like of ids or a faiss.IDSelector; returns how many went.
@@ -1059,7 +1167,6 @@ class WOHIndex:
             As `update`, or codes, ids or catalogue are not what was written: new checksums would hide that.
         """
         from woh_faiss.learner.state import forgetting
-        from woh_faiss.tags.tag_text import normalise
 
         return Compacted(*self._store.compact(timeout, forgetting, normalise))
 
@@ -1148,12 +1255,11 @@ class WOHIndex:
         k: int,
         by: Any,
         expand: int,
-        allow: Ids | None,
-        deny: Ids | None,
+        **among: Any,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Scores and ids of the k best items of a state; h and a are `Hasher.halves` of queries."""
         bits = self.config.bits, self.instance_bits
-        return view.score_search(*bits, h, a, k, by=by, expand=expand, allow=allow, deny=deny)
+        return view.score_search(*bits, h, a, k, by=by, expand=expand, **among)
 
     @property
     def _writer(self) -> IndexWriter:
@@ -1191,21 +1297,27 @@ def _free(path: Path) -> None:
         raise StoreError(f"{path} is a mount point; choose a folder in it, such as {path / 'index.woh'}")
 
 
+def _filter(where: str | None) -> Where | None:
+    """The filter of a search, which compares tags in their normal form."""
+    return None if where is None else Where(where, normalise)
+
+
 def _as_chunk(
     features: Chunk | ArrayLike,
     tags: Any,
     ids: ArrayLike | None,
     keys: Sequence[str] | None,
+    metadata: Mapping[str, Any] | None,
     on_duplicate: OnDuplicate,
 ) -> Chunk:
     if isinstance(features, Chunk):
-        if tags is not None or ids is not None or keys is not None:
+        if any(given is not None for given in (tags, ids, keys, metadata)):
             raise InputError(
-                "a Chunk brings its own tags, ids and keys; give them to Chunk.of, not beside it"
+                "a Chunk brings its own tags, ids, keys and metadata; give them to Chunk.of, not beside it"
             )
         return features
-    return Chunk.of(features, tags, ids=ids, keys=keys, on_duplicate=on_duplicate)
+    return Chunk.of(features, tags, ids=ids, keys=keys, metadata=metadata, on_duplicate=on_duplicate)
 
 
 def _neighbour(item: Item, distance: float) -> Neighbour:
-    return Neighbour(item.id, item.key, distance, item.tags, item.trust)
+    return Neighbour(item.id, item.key, distance, item.tags, item.trust, item.metadata)

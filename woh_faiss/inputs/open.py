@@ -15,6 +15,7 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import damage
+from woh_faiss.metadata import check_names
 from woh_faiss.tags.splitting import TagTexts
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
@@ -118,6 +119,7 @@ def open_inputs(
     tag_separator: str | None = None,
     note: Callable[[str], object] | None = None,
     on_duplicate: OnDuplicate = "error",
+    metadata: Sequence[str] = (),
 ) -> Inputs:
     """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
 
@@ -143,16 +145,20 @@ def open_inputs(
     on_duplicate : "error", "skip" or "replace"
         Items of a chunk that have an id or key of another of its items: refused, or left out but for the
         first ("skip") or the last ("replace").
+    metadata : sequence of str
+        Names of columns (datasets, variables; arrays of a chunk file) that are the items' metadata.
 
     Raises
     ------
     InputError
-        A path is missing or damaged, its format is unknown, or its columns are ambiguous.
+        A path is missing or damaged, its format is unknown, its columns are ambiguous, or one of metadata is
+        not there or holds no single values.
     """
+    check_names(metadata)
     if chunk_size is not None:
         chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)
     wanted = columns or Columns()
-    reading = Reading(TagTexts(tag_separator, note), on_duplicate, bad)
+    reading = Reading(TagTexts(tag_separator, note), on_duplicate, bad, tuple(metadata))
     sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn, reading)]
     inputs = Inputs(sources, chunk_size, bad)
     if not len(inputs):
@@ -208,8 +214,12 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None, reading: Reading)
             f"{where} is a chunk file, whose arrays have fixed names; leave the --...-column out"
         )
 
+    def whole_file() -> Chunk | None:
+        how = reading.bad, reading.split_as, reading.on_duplicate, reading.metadata
+        return read_good_rows(file, *how)
+
     def read(step: int | None) -> Iterator[Chunk]:
-        chunk = read_good_rows(file, reading.bad, reading.split_as, reading.on_duplicate)
+        chunk = whole_file()
         if chunk is None:
             return
         if step is None:
@@ -224,7 +234,7 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None, reading: Reading)
 
     if size is None:
         return ChunkSource(where, None, None, wanted, read)
-    whole = read_good_rows(file, reading.bad, reading.split_as, reading.on_duplicate)
+    whole = whole_file()
     if whole is None:
         return ChunkSource(where, 0, None, wanted, read)
     n, d = whole.features.shape

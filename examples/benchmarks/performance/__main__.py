@@ -23,16 +23,6 @@ import setting  # noqa: E402 - it lies beside this folder
 
 OUT = Path(__file__).parents[3] / "docs" / "results" / "performance"
 PARTS = "training growth encoding searching rivals ranking updating starting threads".split()
-    "training",
-    "growth",
-    "encoding",
-    "searching",
-    "rivals",
-    "ranking",
-    "updating",
-    "starting",
-    "threads",
-)
 
 
 def main() -> int:
