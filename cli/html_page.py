@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
@@ -70,15 +70,22 @@ def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, th
     InputError
         The file cannot be written.
     """
-    parts = html_template(Path(__file__).parent / "templates" / "answers.html").generate(
+    return write_template(
+        path,
+        "answers.html",
         title=f"Nearest items: {about}",
         about=about,
         measure=measure,
         answers=answers,
         thumbnail_of=thumbnails.of,
-        label=_label,
         nearness=_score if measure == "score" else _bits,
     )
+
+
+def write_template(path: Path, template: str, **values: Any) -> int:
+    """Write a page of one of the templates, part by part, and return its bytes; errors as `write`."""
+    made = html_template(Path(__file__).parent / "templates" / template)
+    parts = made.generate(label=_label, **values)
     path = Path(os.path.realpath(path))  # else a link would be replaced, not what it points to
     try:
         with write_whole(path, "page") as file:
