@@ -62,8 +62,8 @@ def _is_folder(path: Path) -> bool:
 def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, thumbnails: Thumbnails) -> int:
     """Write the page and return its bytes; on any error `path` is as it was.
 
-    `about` is a sentence on what was asked, `measure` "distance" or "score". Answers are written as they
-    come, so that many queries need the memory of one.
+    `about` is a sentence on what was asked, `measure` "distance", "score" or "cosine". Answers are
+    written as they come, so that many queries need the memory of one.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, th
         measure=measure,
         answers=answers,
         thumbnail_of=thumbnails.of,
-        nearness=_score if measure == "score" else _bits,
+        nearness=_bits if measure == "distance" else _cosine if measure == "cosine" else _score,
     )
 
 
@@ -106,6 +106,10 @@ def _label(key: str | None, name: str) -> str:
 
 def _score(value: float) -> str:
     return f"score {value:.4g}"
+
+
+def _cosine(value: float) -> str:
+    return f"cosine {value:.4g}"
 
 
 def _bits(distance: float) -> str:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from woh_faiss.tags.word_vectors import WordVectors
 
     from .item_ids import OnDuplicate
+    from .refine import Refine
     from .writer import IndexWriter
 
 #: Items that `build` gathers for round 1: a first chunk of 121 in place of 1,945 cost .057 MAP at 16 bits.
@@ -468,6 +469,8 @@ class WOHIndex:
         deny: Ids | None = None,
         params: Any = None,
         ann: str | None = None,
+        refine: Refine | str | os.PathLike[str] | ArrayLike | None = None,
+        refine_k: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest items of each query, as Faiss answers; docs/score.md says what near means.
 
@@ -492,12 +495,18 @@ class WOHIndex:
             Look at a part of the codes only, in the index of this kind that `build_ann` made: faster among
             millions of items, but some of the best may be missed. Not with allow or deny, nor by "hamming".
             Items that came since are never missed.
+        refine : Refine, path or (n, d) array_like, optional
+            Original features of the items, by which the best answers are ordered: by cosine to the query, as
+            Faiss's IndexRefine does. Row i of an array or .npy is the item with id i; `Refine` has the rest.
+            One `Refine` serves many searches: it is opened once, and tells which answers had no features.
+        refine_k : int, optional
+            How many answers are ordered, at least k. Without it 100, or 10 k if that is more.
 
         Returns
         -------
         D : (nq, k) float32
             Scores, descending; -inf where there is no neighbour. By "hamming" int32 distances in bits,
-            ascending, and 2147483647.
+            ascending, and 2147483647. With `refine` cosines, float32.
         I : (nq, k) int64
             Ids; -1 where there is no neighbour. Of equal ones the earlier item comes first.
 
@@ -507,7 +516,7 @@ class WOHIndex:
             The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
             unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
             deny are no integers, params ask for more than a selector, or `ann` is unknown, or beside allow,
-            deny or by "hamming".
+            deny or by "hamming"; or the features to refine by are not those of this index.
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
@@ -517,6 +526,11 @@ class WOHIndex:
             valid_by(by, self.config.bits, self.instance_bits),
         )
         expand = validate.whole_number(expand, "expand", 0)
+        if refine is not None:
+            how: dict[str, Any] = {"by": by, "expand": expand, "allow": allow, "deny": deny, "ann": ann}
+            return self._refined(refine, xq, k, refine_k, how)
+        if refine_k is not None:
+            raise InputError("refine_k says how many answers are refined; give the features as refine, too")
         if ann is not None and (allow is not None or deny is not None):
             raise InputError("ann goes without allow and deny, which need the scan of all codes; drop one")
         if ann is not None and by == "hamming":
@@ -1137,6 +1151,25 @@ class WOHIndex:
     def _follow(self) -> View:
         """The state to answer from, its hash function read."""
         return self._store.follow(lambda view: self._model.hasher(view) if view.model is not None else None)
+
+    def _refined(
+        self,
+        refine: Refine | str | os.PathLike[str] | ArrayLike,
+        xq: ArrayLike,
+        k: int,
+        refine_k: int | None,
+        how: dict[str, Any],
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See `search`."""
+        from .refine import Refine, answers_to_order
+
+        more = min(answers_to_order(k, refine_k), max(self._follow().snapshot.ntotal, 1))
+        features = refine if isinstance(refine, Refine) else Refine(refine)
+        _, I = self.search(xq, more, **how)
+        view = self._store.view
+        if view.model is None:
+            return no_answers(len(I), k, "both")
+        return features.order(view, self._model.hasher(view), np.asarray(xq), I, k)
 
     def _scored(
         self,
