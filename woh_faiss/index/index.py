@@ -212,7 +212,7 @@ class WOHIndex:
         """
         first_sample = validate.whole_number(first_sample, "first_sample", 0)
         final = Path(path)
-        _free(final)  # before hours of learning
+        check_free(final)  # before hours of learning
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             hidden = tempfile.TemporaryDirectory(
@@ -1205,7 +1205,7 @@ def _valid_instance_bits(bits: Any) -> int:
     return int(bits)
 
 
-def _free(path: Path) -> None:
+def check_free(path: Path) -> None:
     """StoreError for a path that no file can have, or under which anything is but an empty folder."""
     try:
         mode = os.lstat(path).st_mode
