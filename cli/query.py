@@ -33,7 +33,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from woh_faiss import Chunk, WOHIndex, WordVectors
+    from woh_faiss import Chunk, Refine, WOHIndex, WordVectors
     from woh_faiss.integrations.remote import Remote
 
 
@@ -94,6 +94,19 @@ if TYPE_CHECKING:
     "--ann",
     help="Search a part of the codes only, by what build-ann made: ivf; QUERIES only, not by hamming.",
 )
+@click.option(
+    "--refine",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FEATURES",
+    help="Order the best answers of QUERIES by cosine of their original features: an .npy (row i is id i), "
+    "or what build takes, by key or id.",
+)
+@click.option(
+    "--refine-k",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --refine: answers that are ordered, at least K.  [default: 100, or 10 K if that is more]",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(
     "--images",
@@ -109,18 +122,19 @@ def query(context: click.Context, **given: Any) -> None:
 
     With --id or --key instead: the nearest other items of items in the index. With --tags: the items that
     those tags ask for; tags the index does not know need --word-vectors. Items are ordered by score, higher
-    is nearer: how much an item is of the query's kind plus how much it is the very item. A JSON line is one
-    neighbour: query, rank, id, key, score (with --by hamming or --radius distance, the bits that differ), and
-    tags. --html writes a page
-    instead of the table: one file that shows each query and its neighbours, with pictures from the folder
-    --images where keys are their paths. With --database a database searches; all else stays the same. Answers
-    are printed as they are found, some queries at a time; Ctrl-C ends them.
+    is nearer: how much an item is of the query's kind plus how much it is the very item; with --refine by
+    cosine of the features themselves. A JSON line is one neighbour: query, rank, id, key, score (with
+    --refine cosine; with --by hamming or --radius distance, the bits that differ), and tags. --html writes a
+    page instead of the table: one file that shows each query and its neighbours, with pictures from the
+    folder --images where keys are their paths. With --database a database searches; all else stays the same.
+    Answers are printed as they are found, some queries at a time; Ctrl-C ends them.
 
     \b
     Example:
         woh-index query queries.npz -k 5
         woh-index query queries.npz --radius 8 --json
         woh-index query photos.parquet --limit 20
+        woh-index query queries.npz --refine features.npy --refine-k 1000
         woh-index query --id 1234 --id 1240 -k 5 --deny seen.txt
         woh-index query --tags "sunset beach" --where "year >= 2020"
         woh-index query queries.npz --html out.html --images photos
@@ -144,6 +158,8 @@ def query(context: click.Context, **given: Any) -> None:
             _remote(index, options.database, opened),
             options.ann,
             options.where,
+            options.opened_refine(),
+            options.refine_k,
         )
         if options.where is not None:
             say(f"note: --where leaves {len(index.ids(options.where)):,} of {held:,} items")
@@ -172,6 +188,8 @@ def query(context: click.Context, **given: Any) -> None:
             print_neighbours(found, options.measure, options.explain)
         else:
             tsv.print_neighbours(found, options.measure, options.explain)
+        for line in how.refine.notes() if how.refine is not None else ():
+            noted(line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +215,8 @@ class QueryOptions:
     expand: int
     database: str | None
     ann: str | None
+    refine: Path | None
+    refine_k: int | None
     html: Path | None
     images: Path | None
     as_json: bool
@@ -228,6 +248,12 @@ class QueryOptions:
             raise click.UsageError(
                 "--ann finds the K nearest of QUERIES: not with --radius, --id, --key, --tags"
             )
+        if self.refine is None and self.refine_k is not None:
+            raise click.UsageError("--refine-k goes with --refine")
+        if self.refine is not None and (others or self.queries is None or self.database is not None):
+            raise click.UsageError(
+                "--refine orders the K nearest of QUERIES: not with --radius, --id, --key, --tags, --database"
+            )
         if self.images is not None and self.html is None:
             raise click.UsageError("--images goes with --html")
         if self.html is not None:
@@ -238,7 +264,17 @@ class QueryOptions:
     @property
     def measure(self) -> str:
         """What neighbours are ordered by."""
+        if self.refine is not None:
+            return "cosine"
         return "distance" if self.by == "hamming" or self.radius is not None else "score"
+
+    def opened_refine(self) -> Refine | None:
+        """The features to refine by."""
+        if self.refine is None:
+            return None
+        from woh_faiss import Refine
+
+        return Refine(self.refine, note=noted)
 
     def opened_vectors(self) -> WordVectors | None:
         """The word vectors, where tags are asked with."""

@@ -330,7 +330,7 @@ def test_json_has_the_fields_that_are_promised(index, tmp_path, monkeypatch):
     printed = json.loads(invoke(["query", "--id", "7", "-k", "1", "--json"]).stdout)
     assert set(printed) <= json_fields("query")
     assert json_fields("query") - set(printed) == {
-        *("distance", "predicted", "kind", "instance", "trust", "metadata")
+        *("distance", "cosine", "predicted", "kind", "instance", "trust", "metadata")
     }
     made = json.loads(invoke(["export", "out.faiss", "--json"]).stdout)
     assert json_fields("export") == set(made)

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from woh_faiss.tags.word_vectors import WordVectors
 
     from .item_ids import OnDuplicate
+    from .refine import Refine
     from .writer import IndexWriter
 
 #: Items that `build` gathers for round 1: a first chunk of 121 in place of 1,945 cost .057 MAP at 16 bits.
@@ -213,7 +214,7 @@ class WOHIndex:
         """
         first_sample = validate.whole_number(first_sample, "first_sample", 0)
         final = Path(path)
-        _free(final)  # before hours of learning
+        check_free(final)  # before hours of learning
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             hidden = tempfile.TemporaryDirectory(
@@ -479,6 +480,8 @@ class WOHIndex:
         where: str | None = None,
         params: Any = None,
         ann: str | None = None,
+        refine: Refine | str | os.PathLike[str] | ArrayLike | None = None,
+        refine_k: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest items of each query, as Faiss answers; docs/score.md says what near means.
 
@@ -507,12 +510,18 @@ class WOHIndex:
             Look at a part of the codes only, in the index of this kind that `build_ann` made: faster among
             millions of items, but some of the best may be missed. Not with allow or deny, nor by "hamming".
             Items that came since are never missed.
+        refine : Refine, path or (n, d) array_like, optional
+            Original features of the items, by which the best answers are ordered: by cosine to the query, as
+            Faiss's IndexRefine does. Row i of an array or .npy is the item with id i; `Refine` has the rest.
+            One `Refine` serves many searches: it is opened once, and tells which answers had no features.
+        refine_k : int, optional
+            How many answers are ordered, at least k. Without it 100, or 10 k if that is more.
 
         Returns
         -------
         D : (nq, k) float32
             Scores, descending; -inf where there is no neighbour. By "hamming" int32 distances in bits,
-            ascending, and 2147483647.
+            ascending, and 2147483647. With `refine` cosines, float32.
         I : (nq, k) int64
             Ids; -1 where there is no neighbour. Of equal ones the earlier item comes first.
 
@@ -522,7 +531,8 @@ class WOHIndex:
             The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
             unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
             deny are no integers, `where` is no such filter, params ask for more than a selector, or `ann` is
-            unknown, or beside allow, deny, where or by "hamming".
+            unknown, or beside allow, deny, where or by "hamming"; or the features to refine by are not those
+            of this index.
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
@@ -532,6 +542,11 @@ class WOHIndex:
             valid_by(by, self.config.bits, self.instance_bits),
         )
         expand = validate.whole_number(expand, "expand", 0)
+        if refine is not None:
+            how: dict[str, Any] = {"by": by, "expand": expand, "allow": allow, "deny": deny}
+            return self._refined(refine, xq, k, refine_k, how | {"where": where, "ann": ann})
+        if refine_k is not None:
+            raise InputError("refine_k says how many answers are refined; give the features as refine, too")
         if ann is not None and (allow is not None or deny is not None or where is not None):
             raise InputError(
                 "ann goes without allow, deny and where, which need the scan of all codes; drop one"
@@ -1247,6 +1262,25 @@ class WOHIndex:
         """The state to answer from, its hash function read."""
         return self._store.follow(lambda view: self._model.hasher(view) if view.model is not None else None)
 
+    def _refined(
+        self,
+        refine: Refine | str | os.PathLike[str] | ArrayLike,
+        xq: ArrayLike,
+        k: int,
+        refine_k: int | None,
+        how: dict[str, Any],
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See `search`."""
+        from .refine import Refine, answers_to_order
+
+        more = min(answers_to_order(k, refine_k), max(self._follow().snapshot.ntotal, 1))
+        features = refine if isinstance(refine, Refine) else Refine(refine)
+        _, I = self.search(xq, more, **how)
+        view = self._store.view
+        if view.model is None:
+            return no_answers(len(I), k, "both")
+        return features.order(view, self._model.hasher(view), np.asarray(xq), I, k)
+
     def _scored(
         self,
         view: View,
@@ -1280,7 +1314,7 @@ def _valid_instance_bits(bits: Any) -> int:
     return int(bits)
 
 
-def _free(path: Path) -> None:
+def check_free(path: Path) -> None:
     """StoreError for a path that no file can have, or under which anything is but an empty folder."""
     try:
         mode = os.lstat(path).st_mode
