@@ -18,6 +18,8 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if facts["removed"]:
         names[2:2] = ["rows", "removed"]
     found = [(name, str(facts[name])) for name in (*names, "model_digest")]
+    if (encoder := facts["encoder"]) is not None:
+        found.append(("encoder", f"{encoder['name']} ({encoder['fingerprint'][:12]})"))
     found.append(("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen"))
     found.append(("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"])))
     found.append(("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items())))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import codes, score, validate
+from woh_faiss.encoders.encoder import EncoderRecord
 from woh_faiss.errors import ConfigError, InputError, StoreError, short
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import WOHConfig, merged
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 FIRST_ROUND = 2000
 #: Where a store's configuration has the number of instance bits, beside the fields of WOHConfig.
 _INSTANCE_BITS = "instance_bits"
+#: Where it has the record of the encoder of its features, if one is known.
+_ENCODER = "encoder"
 
 
 class Compacted(NamedTuple):
@@ -111,8 +114,10 @@ class WOHIndex:
         stored = dict(store.config)
         try:
             self.instance_bits = _valid_instance_bits(stored.pop(_INSTANCE_BITS, 0))
+            encoder = stored.pop(_ENCODER, None)
+            self.encoder = None if encoder is None else EncoderRecord.from_dict(encoder)
             self.config = WOHConfig.from_dict(stored)
-        except (ConfigError, TypeError) as error:
+        except (ConfigError, InputError, TypeError) as error:
             raise StoreError(
                 f"{store.path} has a config that is damaged or newer than this: {error}"
             ) from error
@@ -137,6 +142,7 @@ class WOHIndex:
         config: WOHConfig | None = None,
         *,
         instance_bits: int = INSTANCE_BITS,
+        encoder: EncoderRecord | None = None,
         **hyper: Any,
     ) -> WOHIndex:
         """A new index without items at `path`.
@@ -149,6 +155,8 @@ class WOHIndex:
             Hyper-parameters.
         instance_bits : int
             Bits of a code behind the learned ones, a multiple of 8; 0 for none.
+        encoder : EncoderRecord, optional
+            What makes its features, to be kept: inputs of another encoder are then refused.
         **hyper
             Fields of `WOHConfig` by name, which win over those of `config`; `config.merged` has the rule.
             ``bits=0`` is for data without tags: codes are instance bits alone, and nothing is learned.
@@ -165,6 +173,8 @@ class WOHIndex:
         if not config.bits + instance_bits:
             raise ConfigError("bits and instance_bits are both 0, expected at least 8 of one of them")
         stored = {**config.to_dict(), _INSTANCE_BITS: instance_bits}
+        if encoder is not None:
+            stored[_ENCODER] = encoder.to_dict()
         return cls(Store.create(path, config=stored, d=codes.stored_bits(config.bits + instance_bits)))
 
     @classmethod
@@ -180,18 +190,20 @@ class WOHIndex:
         max_chunks: int | None = None,
         progress: Callable[[Iterable[Chunk], int], Iterable[Chunk]] | None = None,
         on_duplicate: OnDuplicate = "error",
+        encoder: EncoderRecord | None = None,
         **hyper: Any,
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
 
         Each chunk is a round. Round 1 decides what later ones can learn. So of `Inputs`, whose end is known,
         it is a random sample, and the rest follows in its order. Other chunks come as they are, but for the
-        first ones, which are joined until they have `FIRST_ROUND` items.
+        first ones, which are joined until they have `FIRST_ROUND` items. Of `Inputs` the index also keeps
+        which encoder made their features, where they say it.
 
         Parameters
         ----------
-        path, config, instance_bits, **hyper
-            As `create`.
+        path, config, instance_bits, encoder, **hyper
+            As `create`; `Inputs` bring their own encoder.
         chunks : iterable of Chunk, or Inputs
             Each is read once; those of `Inputs` once more for the sample.
         word_vectors : WordVectors, optional
@@ -225,7 +237,10 @@ class WOHIndex:
             raise StoreError(f"cannot create {final}: {why}; choose another --index") from error
         with hidden as folder:  # whose name nobody can guess, and into which nobody else can look
             unfinished = Path(folder, "index")
-            with cls.create(unfinished, config, instance_bits=instance_bits, **hyper) as index:
+            made_by = _known_encoder(chunks, encoder)
+            with cls.create(
+                unfinished, config, instance_bits=instance_bits, encoder=made_by, **hyper
+            ) as index:
                 early = index.config.start == "semantic" or index.instance_bits
                 index._writer.build(
                     chunks,
@@ -236,6 +251,8 @@ class WOHIndex:
                     progress,
                     on_duplicate,
                 )
+                if made_by is not None and made_by.dimension != index.hasher.d:
+                    raise _other_width(made_by, index.hasher.d)
             publish(unfinished, final)
         return cls.open(final)
 
@@ -452,6 +469,7 @@ class WOHIndex:
             if isinstance(inputs, Inputs)
             else open_inputs(inputs, learn=learn, on_duplicate=on_duplicate)
         )
+        self.check_encoder(opened.encoder, "the inputs")
         return self._writer.extend(
             opened,
             learn=learn,
@@ -461,6 +479,11 @@ class WOHIndex:
             note=note,
             timeout=timeout,
         )
+
+    def check_encoder(self, encoder: EncoderRecord | None, what: str) -> None:
+        """InputError where features of `what` are of another encoder than the index's; None is not known."""
+        if self.encoder is not None:
+            self.encoder.check(encoder, str(self._store.path), what)
 
     # ---- searches ------------------------------------------------------------------------------------
 
@@ -960,7 +983,8 @@ class WOHIndex:
 
     def info(self, n_tags: int = 10) -> dict[str, Any]:
         """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
-        return index_state.info(self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags)
+        found = index_state.info(self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags)
+        return {**found, "encoder": None if self.encoder is None else self.encoder.to_dict()}
 
     def health(self, most: int = 10) -> dict[str, Any]:
         """Quality of the codes, and items whose tags are trusted least.
@@ -1305,6 +1329,26 @@ class WOHIndex:
                 self._store, self.config, self.instance_bits, lambda: self.hasher
             )
         return self._index_writer
+
+
+def _known_encoder(chunks: Iterable[Chunk], given: EncoderRecord | None) -> EncoderRecord | None:
+    """What made the features of chunks, as they say or was said; InputError where the two disagree."""
+    told: EncoderRecord | None = getattr(chunks, "encoder", None)
+    if told is None or given is None:
+        widths = {source.d for source in getattr(chunks, "sources", []) if source.d is not None}
+        if given is not None and (others := widths - {given.dimension}):
+            raise _other_width(given, others.pop())
+        return told or given
+    given.check(told, "the encoder that was given", "the inputs")
+    return told
+
+
+def _other_width(encoder: EncoderRecord, d: int) -> InputError:
+    return InputError(
+        f"the encoder {encoder.name} gives {encoder.dimension} numbers, the inputs have {d}; give the "
+        "one that made "
+        "them"
+    )
 
 
 def _valid_instance_bits(bits: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -154,6 +154,10 @@ class View:
     def id_of_key(self, key: str) -> int | None:
         """The id of the item with this key, None if no item has it."""
         return next(iter(self._found("key", [key])), None)
+
+    def known_keys(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` that an item has."""
+        return {item.key for item in self._found("key", [*keys]).values() if item.key is not None}
 
     def near_keys(self, key: str) -> list[str]:
         """Up to three keys like one that no item has, the likest first."""
