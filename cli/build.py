@@ -26,6 +26,7 @@ from .options import (
     index_option,
     json_option,
     max_memory_option,
+    metadata_option,
     noted,
     on_duplicate_option,
     print_json,
@@ -45,16 +46,13 @@ if TYPE_CHECKING:
     from woh_faiss.store import Round
 
 
-#: Share of tags that do not fit from which a round is told about.
-DOUBTED = 0.05
-
-
 @click.command()
 @chunks_argument
 @index_option
 @config_options
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @click.option(
     "--max-chunks",
@@ -76,6 +74,7 @@ def build(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     first_sample: int,
     on_duplicate: OnDuplicate,
@@ -100,7 +99,7 @@ def build(
     """
     with bad_rows(report) as bad:
         inputs = opened(
-            *(chunks, columns, chunk_size, tag_separator, on_duplicate),
+            *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
             learn=bool(config["bits"]),
             bad=bad,
             pictures=pictures.options(chunk_size),
@@ -116,6 +115,8 @@ def opened(
     chunk_size: int | None,
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
+    metadata: Sequence[str] = (),
+    *,
     learn: bool,
     bad: BadRows | None = None,
     pictures: PictureOptions | None = None,
@@ -130,6 +131,7 @@ def opened(
         learn=learn,
         tag_separator=tag_separator,
         on_duplicate=on_duplicate,
+        metadata=metadata,
         note=say_split,
         bad=bad,
         pictures=pictures,
@@ -208,6 +210,7 @@ def learn_anew(
 @word_vectors_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @on_duplicate_option
 @skip_option
@@ -223,6 +226,7 @@ def update(
     word_vectors: Path | None,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
@@ -248,7 +252,7 @@ def update(
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
         inputs = opened(
-            *(chunks, columns, chunk_size, tag_separator, on_duplicate),
+            *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
             learn=bool(index.config.bits),
             bad=bad,
             pictures=pictures.options(chunk_size, index, skip=on_duplicate == "skip"),
@@ -270,6 +274,7 @@ def update(
 @index_option
 @chunk_size_option
 @column_options("features", "tags", "id", "key")
+@metadata_option
 @tag_separator_option
 @on_duplicate_option
 @skip_option
@@ -284,6 +289,7 @@ def add(
     index_path: Path,
     chunk_size: int | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     tag_separator: str | None,
     on_duplicate: OnDuplicate,
     no_skip: bool,
@@ -305,7 +311,7 @@ def add(
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
         inputs = opened(
-            *(chunks, columns, chunk_size, tag_separator, on_duplicate),
+            *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
             learn=False,
             bad=bad,
             pictures=pictures.options(chunk_size, index, skip=on_duplicate == "skip"),
@@ -343,6 +349,7 @@ class Reports:
         self._word_vectors, self._as_json = word_vectors, as_json
         self._skipped: list[str] = []
         self._advised = False
+        self._told: set[str] = set()
 
     def skipped(self, line: str) -> None:
         """A chunk that is in the index already: `line` says so, and many are one line."""
@@ -362,9 +369,15 @@ class Reports:
 
     def round(self, round_: Round) -> None:
         """A committed round."""
+        from woh_faiss.index.index_state import advice
+
         if not self._advised:  # later ones are told of at the end
             self.end()
         report(round_)
+        for about, line in advice(round_).items():
+            if about != "covered" or about not in self._told:  # it may be true of each of many rounds
+                say(f"note: {line}")
+            self._told.add(about)
         if self._as_json:
             print_json(asdict(round_))
         health = round_.health or {}
@@ -397,14 +410,3 @@ def report(round_: Round) -> None:
     say(f"{done}; {round_.ntotal:,} items in all")
     if health.get("vectors_differ"):
         say(f"note: {OTHER_VECTORS}")
-    if health.get("adapted"):
-        say(
-            f"note: {health['novelty']:.0%} of the tags of round {round_.round} are of kinds of items that "
-            "were not there before; it adapted to them"
-        )
-    doubted = 1 - health.get("trusted", 1.0)
-    if doubted >= DOUBTED:
-        say(
-            f"note: about {doubted:.0%} of the tags of round {round_.round} do not fit the features and "
-            "count less; 'woh-index info' lists the items where they fit least"
-        )

@@ -28,6 +28,7 @@ COMMANDS = {
     "backup": "maintenance",
     "compact": "maintenance",
     "rollback": "maintenance",
+    "merge": "merge",
     "build-ann": "export",
     "export": "export",
     "evaluate": "evaluate",

@@ -29,11 +29,12 @@ from .options import (
     print_json,
     progress,
     say,
+    where_option,
     word_vectors_option,
 )
 
 if TYPE_CHECKING:
-    from woh_faiss import Chunk, WOHIndex, WordVectors
+    from woh_faiss import Chunk, Refine, WOHIndex, WordVectors
     from woh_faiss.integrations.remote import Remote
 
 
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
 @word_vectors_option
 @click.option("--allow", type=click.File(encoding="utf-8"), help="Only these ids answer: a file, one a line.")
 @click.option("--deny", type=click.File(encoding="utf-8"), help="These ids never answer: a file, one a line.")
+@where_option
 @click.option(
     "--explain",
     is_flag=True,
@@ -107,6 +109,19 @@ if TYPE_CHECKING:
     "--ann",
     help="Search a part of the codes only, by what build-ann made: ivf; QUERIES only, not by hamming.",
 )
+@click.option(
+    "--refine",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FEATURES",
+    help="Order the best answers of QUERIES by cosine of their original features: an .npy (row i is id i), "
+    "or what build takes, by key or id.",
+)
+@click.option(
+    "--refine-k",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --refine: answers that are ordered, at least K.  [default: 100, or 10 K if that is more]",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(
     "--images",
@@ -123,20 +138,21 @@ def query(context: click.Context, **given: Any) -> None:
     With --id or --key instead: the nearest other items of items in the index. With --image or --text: those
     nearest to a picture or a text, by --encoder or the encoder that the index remembers. With --tags: the
     items that those tags ask for; tags the index does not know need --word-vectors. Items are ordered by
-    score, higher is nearer: how much an item is of the query's kind plus how much it is the very item. A
-    JSON line is one neighbour: query, rank, id, key, score (with --by hamming or --radius distance, the bits
-    that differ), and tags. --html writes a page
-    instead of the table: one file that shows each query and its neighbours, with pictures from the folder
-    --images where keys are their paths. With --database a database searches; all else stays the same. Answers
-    are printed as they are found, some queries at a time; Ctrl-C ends them.
+    score, higher is nearer: how much an item is of the query's kind plus how much it is the very item; with
+    --refine by cosine of the features themselves. A JSON line is one neighbour: query, rank, id, key, score
+    (with --refine cosine; with --by hamming or --radius distance, the bits that differ), and tags. --html
+    writes a page instead of the table: one file that shows each query and its neighbours, with pictures from
+    the folder --images where keys are their paths. With --database a database searches; all else stays the
+    same. Answers are printed as they are found, some queries at a time; Ctrl-C ends them.
 
     \b
     Example:
         woh-index query queries.npz -k 5
         woh-index query queries.npz --radius 8 --json
         woh-index query photos.parquet --limit 20
+        woh-index query queries.npz --refine features.npy --refine-k 1000
         woh-index query --id 1234 --id 1240 -k 5 --deny seen.txt
-        woh-index query --tags "sunset beach"
+        woh-index query --tags "sunset beach" --where "year >= 2020"
         woh-index query --image cat.jpg --text "red bicycle"
         woh-index query queries.npz --html out.html --images photos
     """
@@ -158,7 +174,12 @@ def query(context: click.Context, **given: Any) -> None:
             never,
             _remote(index, options.database, opened),
             options.ann,
+            options.where,
+            options.opened_refine(),
+            options.refine_k,
         )
+        if options.where is not None:
+            say(f"note: --where leaves {len(index.ids(options.where)):,} of {held:,} items")
         asked, n_asked = options.batches(index)
         if held < options.k and options.radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
@@ -183,6 +204,8 @@ def query(context: click.Context, **given: Any) -> None:
             print_neighbours(found, options.measure, options.explain)
         else:
             tsv.print_neighbours(found, options.measure, options.explain)
+        for line in how.refine.notes() if how.refine is not None else ():
+            noted(line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +228,14 @@ class QueryOptions:
     word_vectors: Path | None
     allow: TextIO | None
     deny: TextIO | None
+    where: str | None
     explain: bool
     by: str
     expand: int
     database: str | None
     ann: str | None
+    refine: Path | None
+    refine_k: int | None
     html: Path | None
     images: Path | None
     as_json: bool
@@ -240,12 +266,18 @@ class QueryOptions:
         if self.radius is not None and k_is_given:
             raise click.UsageError("give -k or --radius, not both")
         others = self.radius is not None or by_tags
-        filtered = self.allow is not None or self.deny is not None
+        filtered = any(given is not None for given in (self.allow, self.deny, self.where))
         if self.database is not None and (others or filtered or self.ann):
             raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
         if self.ann is not None and (others or not by_features):
             raise click.UsageError(
                 "--ann finds the K nearest of QUERIES: not with --radius, --id, --key, --tags"
+            )
+        if self.refine is None and self.refine_k is not None:
+            raise click.UsageError("--refine-k goes with --refine")
+        if self.refine is not None and (others or self.queries is None or self.database is not None):
+            raise click.UsageError(
+                "--refine orders the K nearest of QUERIES: not with --radius, --id, --key, --tags, --database"
             )
         if self.images is not None and self.html is None:
             raise click.UsageError("--images goes with --html")
@@ -284,7 +316,17 @@ class QueryOptions:
     @property
     def measure(self) -> str:
         """What neighbours are ordered by."""
+        if self.refine is not None:
+            return "cosine"
         return "distance" if self.by == "hamming" or self.radius is not None else "score"
+
+    def opened_refine(self) -> Refine | None:
+        """The features to refine by."""
+        if self.refine is None:
+            return None
+        from woh_faiss import Refine
+
+        return Refine(self.refine, note=noted)
 
     def opened_vectors(self) -> WordVectors | None:
         """The word vectors, where tags are asked with."""
@@ -406,6 +448,8 @@ def _lines(found: Iterator[Answer], measure: str, explain: bool) -> Iterator[Ans
         for rank, neighbour in enumerate(answer.found, start=1):
             record = {"query": answer.asked.query, "rank": rank, "id": neighbour.id, "key": neighbour.key}
             record |= {measure: neighbour.distance, "tags": neighbour.tags}
+            if neighbour.metadata:
+                record["metadata"] = dict(neighbour.metadata)
             if explain:
                 record |= answer.explained[neighbour.id]
             print_json(record)

@@ -287,6 +287,11 @@ def test_the_inputs_page_runs_and_says_what_it_shows(tmp_path, monkeypatch):
     assert follow("docs/inputs.md") == 6
 
 
+def test_the_filters_page_runs_and_says_what_it_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert follow("docs/filters.md") == 20
+
+
 def test_the_page_of_pictures_runs_and_says_what_it_shows(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)
@@ -330,7 +335,9 @@ def test_json_has_the_fields_that_are_promised(index, tmp_path, monkeypatch):
     assert named == set(json.loads(invoke(["info", "--json"]).stdout))
     printed = json.loads(invoke(["query", "--id", "7", "-k", "1", "--json"]).stdout)
     assert set(printed) <= json_fields("query")
-    assert json_fields("query") - set(printed) == {"distance", "predicted", "kind", "instance", "trust"}
+    assert json_fields("query") - set(printed) == {
+        *("distance", "cosine", "predicted", "kind", "instance", "trust", "metadata")
+    }
     made = json.loads(invoke(["export", "out.faiss", "--json"]).stdout)
     assert json_fields("export") == set(made)
     Path("index.woh/codes.faiss").write_bytes(b"")

@@ -21,7 +21,9 @@ from woh_faiss.learner.blocks import Features
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.hasher import Hasher, encoded
 from woh_faiss.learner.instance import ENOUGH
+from woh_faiss.learner.threads import one_blas_thread
 from woh_faiss.store import NewRound, Round, Snapshot, Store
+from woh_faiss.store.view import Where
 from woh_faiss.store.write_transaction import WriteTransaction
 from woh_faiss.tags.vocabulary import Vocabulary, normalised
 from woh_faiss.tags.word_vectors import WordVectors
@@ -132,6 +134,7 @@ class IndexWriter:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
                 return self._nothing_new(chunk_hash or chunk.digest(), named, writing, noted)
+            writing.check_metadata(named.chunk.metadata)  # before minutes of learning
             trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
@@ -168,6 +171,7 @@ class IndexWriter:
                     remove=named.replaced,
                     numbered=named.numbered,
                     trust=_kept_trust(trainer.trust_),
+                    metadata=named.chunk.metadata,
                     **kept(half),
                 )
             )
@@ -211,6 +215,34 @@ class IndexWriter:
                     f"again from {ENOUGH:,}; until then add features in place of codes"
                 )
             return self._commit_encoded(writing, named, packed, None, time.perf_counter(), chunk.digest())
+
+    def append_codes(
+        self, chunk: Chunk, trust: Sequence[float | None], done: Round, on_duplicate: OnDuplicate
+    ) -> Round:
+        """Append codes of a round of a copy of this index, for `merge`, which has checked that they compare.
+
+        Parameters
+        ----------
+        chunk : Chunk
+            Features are packed codes (n, code_size) uint8.
+        trust : n float or None
+            How far the tags of each item are trusted; None for 1.
+        done : Round
+            The round in the copy, whose chunk this one is said to be of.
+        on_duplicate : "error", "skip" or "replace"
+            As `WOHIndex.update`.
+        """
+        noted = {"merged_round": done.round}
+        with self._store.writing(10.0) as writing:
+            named = resolve(chunk, writing, on_duplicate)
+            if named.chunk is None:
+                return self._nothing_new(done.chunk_hash, named, writing, noted)
+            by_name = dict(zip(_first_names(chunk), trust, strict=True))
+            trusted = [by_name[name] for name in _first_names(named.chunk)]
+            packed, started = named.chunk.features, time.perf_counter()
+            return self._commit_encoded(
+                writing, named, packed, None, started, done.chunk_hash, noted, trusted
+            )
 
     def extend(
         self,
@@ -276,7 +308,7 @@ class IndexWriter:
                     return inputs
                 if on_duplicate != "error" and sampled.named:  # items are compared one by one
                     return inputs
-                if sampled.sample.digest() == first.chunk_hash.split()[0]:
+                if _bare(sampled.sample.digest()) == _bare(first.chunk_hash.split()[0]):
                     return sampled
         return inputs
 
@@ -307,6 +339,7 @@ class IndexWriter:
             learned = self._hasher().beside(None) if self._config.bits else None
             packed = half = None
 
+            @one_blas_thread()
             def encode(features: Features) -> None:
                 nonlocal packed, half
                 width = None if learned is None else learned.d
@@ -331,6 +364,7 @@ class IndexWriter:
         started: float,
         chunk_hash: str,
         noted: dict[str, int] | None = None,
+        trust: Sequence[float | None] | None = None,
     ) -> Round:
         assert named.chunk is not None  # noqa: S101 - for mypy
         stored, tags = code(packed, half), named.chunk.tags
@@ -348,6 +382,8 @@ class IndexWriter:
                 health=codes.health(codes.unpad(stored, bits)) | _skipped(named) | (noted or {}),
                 remove=named.replaced,
                 numbered=named.numbered,
+                metadata=named.chunk.metadata,
+                trust=trust,
                 **kept(half),
             )
         )
@@ -399,11 +435,19 @@ class IndexWriter:
         )
 
     def remove(
-        self, ids: ArrayLike | None, keys: Sequence[str] | None, ignore_missing: bool, timeout: float
+        self,
+        ids: ArrayLike | None,
+        keys: Sequence[str] | None,
+        ignore_missing: bool,
+        timeout: float,
+        where: Where | None = None,
     ) -> int:
         """Remove items; see `WOHIndex.remove`."""
         with self._store.writing(timeout) as writing:
-            found = to_remove(ids, keys, writing, ignore_missing)
+            if where is not None:  # of the newest state, which nobody else changes now
+                found = self._store.view.ids_where(where).tolist()
+            else:
+                found = to_remove(ids, keys, writing, ignore_missing)
             if found:
                 writing.remove(found)
         return len(found)
@@ -452,6 +496,12 @@ def _here(_trainer: WOH | None, chunk: Chunk, use: Callable[[Features], None]) -
     use(Features(chunk.features))
 
 
+def _first_names(chunk: Chunk) -> list[Any]:
+    """Ids, or else keys, of a chunk that has one of them."""
+    names: Any = chunk.keys if chunk.ids is None else chunk.ids
+    return list(names.tolist())
+
+
 def _kept_trust(trust: NDArray[np.float64]) -> list[float | None] | None:
     """What is kept of each item's trust: three digits, None for 1; None where all are 1."""
     if (trust == 1).all():
@@ -461,12 +511,17 @@ def _kept_trust(trust: NDArray[np.float64]) -> list[float | None] | None:
 
 def _fit(trainer: WOH) -> dict[str, float]:
     """Of a chunk's tags: what they count, as a share of what they would if all were right, and how much of
-    them is new; whether the round adapted to that."""
+    them is new; whether the round adapted to that; the share of its items that anchors cover."""
     trained = trainer.trained_
     if not trained.any():
         return {}
     trusted = float(trainer.trust_[trained].mean())
-    return {"trusted": trusted, "novelty": trainer.novelty_, "adapted": int(trainer.adapted_)}
+    return {
+        "trusted": trusted,
+        "novelty": trainer.novelty_,
+        "adapted": int(trainer.adapted_),
+        "covered": trainer.covered_,
+    }
 
 
 def _skipped(named: ResolvedItems) -> dict[str, int]:
@@ -484,16 +539,34 @@ class KnownChunks:
     def __init__(self, rounds: Sequence[Round], by_name: bool, run: dict[int, Round]) -> None:
         self._by_name, self._run = by_name, run
         self._rounds: dict[str, list[Round]] = {}
+        self._bare: dict[str, Round] = {}
         for done in rounds:
             for chunk_hash in done.chunk_hash.split():  # `build` puts several chunks into round 1
                 self._rounds.setdefault(chunk_hash, []).append(done)
+                self._bare[_bare(chunk_hash)] = done
 
     def take(self, piece: Piece, chunk_hash: str) -> Round | None:
-        """The round that has the chunk, which from then on is there once less; None to take it in."""
+        """The round that has the chunk, which from then on is there once less; None to take it in.
+
+        InputError where it has the chunk with other metadata: taken in, all its items would be there twice.
+        """
         if self._by_name and piece.named:
             return self._run.get(piece.number)
         rounds = self._rounds.get(chunk_hash)
-        return rounds.pop(0) if rounds else None
+        if rounds:
+            return rounds.pop(0)
+        other = self._bare.get(_bare(chunk_hash))
+        if other is not None and rounds is None:
+            raise InputError(
+                f"{piece.where}: its items are in the index already (round {other.round}) with other "
+                "metadata; give the same --metadata, ids or keys and --on-duplicate replace, or --no-skip"
+            )
+        return None
+
+
+def _bare(chunk_hash: str) -> str:
+    """What a `Chunk.digest` says of all but metadata."""
+    return chunk_hash.partition("+")[0]
 
 
 def _interrupted(rounds: Sequence[Round], inputs: Inputs) -> dict[int, Round]:

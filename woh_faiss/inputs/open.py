@@ -16,6 +16,7 @@ from woh_faiss.display import display_path
 from woh_faiss.encoders.encoder import EncoderRecord
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import damage
+from woh_faiss.metadata import check_names
 from woh_faiss.tags.splitting import TagTexts
 
 from .arrow import folder_sources, has_tables, is_arrow, table_source
@@ -126,6 +127,7 @@ def open_inputs(
     tag_separator: str | None = None,
     note: Callable[[str], object] | None = None,
     on_duplicate: OnDuplicate = "error",
+    metadata: Sequence[str] = (),
     pictures: PictureOptions | None = None,
 ) -> Inputs:
     """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders,
@@ -153,6 +155,8 @@ def open_inputs(
     on_duplicate : "error", "skip" or "replace"
         Items of a chunk that have an id or key of another of its items: refused, or left out but for the
         first ("skip") or the last ("replace").
+    metadata : sequence of str
+        Names of columns (datasets, variables; arrays of a chunk file) that are the items' metadata.
     pictures : PictureOptions, optional
         How pictures, and folders of them, become features; all that are given are encoded now, and stand at
         the place of the first.
@@ -160,13 +164,14 @@ def open_inputs(
     Raises
     ------
     InputError
-        A path is missing or damaged, its format is unknown, its columns are ambiguous, or two encoders made
-        the features.
+        A path is missing or damaged, its format is unknown, its columns are ambiguous, one of metadata is
+        not there or holds no single values, or two encoders made the features.
     """
+    check_names(metadata)
     if chunk_size is not None:
         chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)
     wanted = columns or Columns()
-    reading = Reading(TagTexts(tag_separator, note), on_duplicate, bad)
+    reading = Reading(TagTexts(tag_separator, note), on_duplicate, bad, tuple(metadata))
     held = [path for path in paths if holds_pictures(Path(os.fsdecode(path)))]
     sources = []
     for path in paths:
@@ -257,8 +262,12 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None, reading: Reading)
             f"{where} is a chunk file, whose arrays have fixed names; leave the --...-column out"
         )
 
+    def whole_file() -> Chunk | None:
+        how = reading.bad, reading.split_as, reading.on_duplicate, reading.metadata
+        return read_good_rows(file, *how)
+
     def read(step: int | None) -> Iterator[Chunk]:
-        chunk = read_good_rows(file, reading.bad, reading.split_as, reading.on_duplicate)
+        chunk = whole_file()
         if chunk is None:
             return
         if step is None:
@@ -273,7 +282,7 @@ def _chunk_file(file: Path, wanted: Columns, size: int | None, reading: Reading)
 
     if size is None:
         return ChunkSource(where, None, None, wanted, read)
-    whole = read_good_rows(file, reading.bad, reading.split_as, reading.on_duplicate)
+    whole = whole_file()
     if whole is None:
         return ChunkSource(where, 0, None, wanted, read)
     n, d = whole.features.shape
