@@ -10,7 +10,15 @@ import click
 
 from .encoders import encoder_of, encoder_option, item_bar, tags_from_option, workers_option
 from .errors import on_interrupt, one_line_errors
-from .options import column_options, max_memory_option, noted, say, say_split, tag_separator_option
+from .options import (
+    column_options,
+    max_memory_option,
+    metadata_option,
+    noted,
+    say,
+    say_split,
+    tag_separator_option,
+)
 
 if TYPE_CHECKING:
     from woh_faiss.inputs.feature_files import Written
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 @tags_from_option
 @tag_separator_option
 @column_options("tags", "id", "key")
+@metadata_option
 @click.option(
     "--text-column",
     metavar="NAME",
@@ -54,6 +63,7 @@ def embed(
     tags_from: str | None,
     tag_separator: str | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     text_column: str | None,
     chunk_size: int,
     workers: int,
@@ -86,7 +96,7 @@ def embed(
     if len(sources) == 1 and path_kind(sources[0]) == "file" and not holds_pictures(sources[0]):
         if tags_from is not None:
             raise click.UsageError("--tags-from goes with pictures; texts have their tags in a column")
-        texts = read_texts(sources[0], wanted, text_column, TagTexts(tag_separator, say_split))
+        texts = read_texts(sources[0], wanted, text_column, TagTexts(tag_separator, say_split), metadata)
         if texts.told is not None:
             noted(texts.told)
         encoder = encoder_of(encoder_name, side=TEXTS)
@@ -123,6 +133,7 @@ def embed(
         folder,
         tag_separator=tag_separator,
         tag_columns=wanted,
+        metadata=metadata,
         split_note=say_split,
     )
     if (line := left_out(done)) is not None:

@@ -390,7 +390,7 @@ def test_tags_that_are_not_there_are_refused(made, tmp_path, encoder, few, name,
 def test_texts_are_written_the_same_way(tmp_path):
     encoder = open_encoder(f"onnx:{toy_models.bag_of_words(tmp_path / 'm')}")
     texts = [f"red {word}" for word in toy_models.WORDS] * 3
-    given = Texts(texts, None, [*range(24)], None, None)
+    given = Texts(texts, None, [*range(24)], None, {}, None)
     for workers in (1, 2):
         out = tmp_path / f"emb{workers}"
         write_features(TextWork(given, "titles"), encoder, out, chunk_size=10, workers=workers)

@@ -17,7 +17,7 @@ from woh_faiss.encoders import Encoder
 from woh_faiss.errors import InputError
 
 from .columns import Columns
-from .feature_files import REPORT, PictureWork, Written, write_features
+from .feature_files import REPORT, SIZES, PictureWork, Written, write_features
 from .picture_files import PictureFile, is_text, list_pictures
 from .picture_tags import open_tags
 from .source import CHUNK_SIZE
@@ -77,6 +77,7 @@ def embed_pictures(
     *,
     tag_separator: str | None = None,
     tag_columns: Columns | None = None,
+    metadata: Sequence[str] = (),
     split_note: Callable[[str], object] | None = None,
 ) -> Written:
     """Features of pictures, and of those in folders, as Parquet files in `folder`.
@@ -93,6 +94,8 @@ def embed_pictures(
         The character between tags in a text.
     tag_columns : Columns, optional
         Columns of the file of tags.
+    metadata : sequence of str
+        Columns of the file of tags that go along.
     split_note : callable, optional
         Gets a line about how texts are split into tags.
 
@@ -101,7 +104,13 @@ def embed_pictures(
     InputError
         There are no pictures, none can be used, tags are not there, or as `write_features`.
     """
-    tags = open_tags(options.tags_from, separator=tag_separator, columns=tag_columns, note=split_note)
+    tags = open_tags(
+        options.tags_from,
+        separator=tag_separator,
+        columns=tag_columns,
+        metadata=metadata,
+        note=split_note,
+    )
     beside = () if tags is None else tags.beside
     files = list_pictures([Path(os.fsdecode(path)) for path in paths], beside, options.note)
     if options.known is not None:
@@ -149,6 +158,7 @@ def embedded(
     options: PictureOptions,
     learn: bool,
     tag_separator: str | None,
+    metadata: Sequence[str],
     split_note: Callable[[str], object] | None,
 ) -> tuple[Path, object]:
     """The folder of the features of pictures, and what keeps it while it is needed.
@@ -165,7 +175,10 @@ def embedded(
         )
     kept: _Folder | None = _Folder() if options.folder is None else None
     folder = kept.path if kept is not None else Path(os.fsdecode(options.folder or ""))
-    done = embed_pictures(paths, options, folder, tag_separator=tag_separator, split_note=split_note)
+    of_tags = [name for name in metadata if name not in SIZES]
+    done = embed_pictures(
+        paths, options, folder, tag_separator=tag_separator, metadata=of_tags, split_note=split_note
+    )
     if (line := left_out(done)) is not None:
         report = folder / REPORT
         options.note(f"{line}; {display_path(report)} lists them" if kept is None else _first(line, report))
