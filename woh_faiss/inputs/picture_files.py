@@ -19,16 +19,20 @@ from .arrow import has_tables
 from .columns import natural
 from .embeddings import is_embeddings
 
-#: Bytes that a path and a key take in memory.
-_BYTES = 500
+#: Bytes that a picture takes while they are put in order.
+_BYTES = 1000
 
 
 class PictureFile(NamedTuple):
-    """A file that may hold a picture, the key of its item, and the folder that the key is a path in."""
+    """A file that may hold a picture: the key of its item, and the folder that the key is a path in."""
 
-    path: Path
-    key: str
     root: Path
+    key: str
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.root / self.key
 
 
 def is_text(key: str) -> bool:
@@ -89,9 +93,10 @@ def list_pictures(
     for path in paths:
         if (kind := path_kind(path)) is None:
             raise InputError(f"{display_path(path)} does not exist; give pictures, or folders of them")
-        files = [PictureFile(path, path.name, path.parent)]
+        files = [PictureFile(path.parent, path.name)]
         if kind == "folder":
-            files = _of_folder(path, others)
+            with budget.reading(display_path(path)):
+                files = _of_folder(path, others)
             if not files:
                 raise InputError(
                     f"{display_path(path)} holds no pictures: no name ends in {', '.join(SUFFIXES[:6])}, ..."
@@ -113,16 +118,14 @@ def list_pictures(
 
 
 def _of_folder(folder: Path, others: Counter[str]) -> list[PictureFile]:
-    found: list[tuple[Any, PictureFile]] = []
+    found: list[str] = []
     for root, _, names in _walk(folder):
         for name in names:
             if not _is_named(name):
                 if not name.startswith((".", "_")):
                     others[Path(name).suffix.lower()] += 1
                 continue
-            path = Path(root, name)
-            place = path.relative_to(folder)
             budget.take(_BYTES, "the list of pictures")
-            found.append(([*map(natural, place.parts)], PictureFile(path, str(place), folder)))
-    found.sort(key=lambda entry: entry[0])
-    return [file for _, file in found]
+            found.append(str(Path(root, name).relative_to(folder)))
+    found.sort(key=lambda key: [*map(natural, Path(key).parts)])
+    return [PictureFile(folder, key) for key in found]
