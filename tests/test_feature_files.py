@@ -491,6 +491,18 @@ def _runs(pid):
         return False
 
 
+def test_a_worker_that_dies_is_one_line(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dying_encoder.py").write_text(
+        SLOW.replace("time.sleep(0.05)", "import os; os._exit(9) if len(images) == 3 else None")
+    )
+    dying = open_encoder("dying_encoder:Slow")
+    with pytest.raises(InputError, match="a worker died, perhaps for want of memory"):
+        embed(made, tmp_path / "emb", dying, workers=2, chunk_size=3)
+    with pytest.raises(InputError, match=r"cannot write features to .*: Not a directory"):
+        embed(made, made / "m.onnx" / "emb", dying)
+
+
 def test_list_pictures_is_in_natural_order(tmp_path):
     for name in ("10.png", "9.png", "a/2.jpg", "a/10.JPG", "_x/1.png", "a/.h.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
