@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import LEARNED, SMALL, tagged
+from conftest import LEARNED, SMALL, length, tagged
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
@@ -191,6 +191,45 @@ def test_instance_bits_are_the_same_or_it_is_refused(tmp_path):
     assert WOHIndex.verify(tmp_path / "c") == []
     with WOHIndex.open(tmp_path / "c") as both, WOHIndex.open(tmp_path / "late") as late:
         assert (both.reconstruct(5007) == late.reconstruct(5007)).all()
+
+
+@pytest.mark.parametrize("seed", range(length(8)))
+def test_random_lives_against_an_oracle(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    fresh = iter(range(100, 100_000))
+    with WOHIndex.create(tmp_path / "0", **LEARNED) as index:
+        index.update(*tagged(seed), keys=keys("first"), ids=np.arange(40))
+        for name in "12":
+            index.backup(tmp_path / name)
+    where = [tmp_path / name for name in "012"]
+    learner = rng.integers(3)
+    for step in range(12):
+        which = rng.integers(3)
+        with WOHIndex.open(where[which]) as copy:
+            match rng.integers(5):
+                case 0:
+                    copy.remove(rng.choice(copy.ids(), min(3, copy.ntotal - 1), replace=False))
+                case 1 if which == learner:
+                    copy.update(*tagged(100 * seed + step, n=12), ids=[next(fresh) for _ in range(12)])
+                case 2 if which != 0:
+                    copy.compact()
+                case _:
+                    n = int(rng.integers(1, 9))
+                    named = keys(f"{which}/{step}", n) if rng.random() < 0.5 else None
+                    copy.add(*tagged(step, n=n), ids=[next(fresh) for _ in range(n)], keys=named)
+    found = merge(where, tmp_path / "all")
+    wanted: dict = {}
+    for place in sorted(
+        where, key=lambda place: str(place) == found.base
+    ):  # the base decides about the first
+        with WOHIndex.open(place) as index:
+            own = contents(index)
+        first = {id_ for id_ in own if id_ < 100}
+        wanted |= {id_: item for id_, item in own.items() if str(place) == found.base or id_ not in first}
+    with WOHIndex.open(tmp_path / "all") as index:
+        assert contents(index) == wanted
+        assert index.ntotal == found.ntotal
+    assert WOHIndex.verify(tmp_path / "all") == []
 
 
 def test_others_are_refused_in_one_line(copies, tmp_path):
