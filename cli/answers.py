@@ -75,7 +75,8 @@ class QueryBatch:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search: the k nearest, or all within a radius (in bits, inclusive); among which ids; where."""
+    """How to search: the k nearest, or all within a radius (in bits, inclusive); among which ids; where; of
+    which items (`where`)."""
 
     k: int
     radius: int | None = None
@@ -86,6 +87,7 @@ class SearchOptions:
     deny: Sequence[int] | None = None
     remote: Remote | None = None
     ann: str | None = None
+    where: str | None = None
     refine: Refine | None = None
     refine_k: int | None = None
 
@@ -93,7 +95,7 @@ class SearchOptions:
         """Distances or scores, and ids, of some of the queries: a row each."""
         import numpy as np
 
-        among: dict[str, Any] = {"allow": self.allow, "deny": self.deny}
+        among: dict[str, Any] = {"allow": self.allow, "deny": self.deny, "where": self.where}
         xq = None if asked.chunk is None else asked.chunk.features[rows.start : rows.stop]
         if asked.words is not None:
             lists = [asked.words] * len(rows)

@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from .errors import one_line_errors
-from .options import index_option, json_option, print_json, print_line, say, timeout_option
+from .options import (
+    index_option,
+    json_option,
+    print_json,
+    print_line,
+    say,
+    timeout_option,
+    where_option,
+)
 
 #: The library checks them; they are here so that --help answers at once.
 KINDS = ("flat", "idmap2", "ivf", "hnsw", "multihash")
@@ -53,11 +61,18 @@ def _param_option(names: str) -> Callable[[Callable[..., None]], Callable[..., N
 )
 @_param_option("nlist, nprobe (ivf); M, ef_construction, ef_search (hnsw); nhash, b, nflip (multihash)")
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+@where_option
 @index_option
 @json_option
 @one_line_errors
 def export(
-    out: Path, kind: str, parameters: dict[str, int], force: bool, index_path: Path, as_json: bool
+    out: Path,
+    kind: str,
+    parameters: dict[str, int],
+    force: bool,
+    where: str | None,
+    index_path: Path,
+    as_json: bool,
 ) -> None:
     """Write the codes to OUT, a file that any program with Faiss reads; removed items are not in it.
 
@@ -72,7 +87,7 @@ def export(
     from woh_faiss import WOHIndex
 
     with WOHIndex.open(index_path) as index:
-        done = index.export(out, kind, force=force, **parameters)
+        done = index.export(out, kind, where=where, force=force, **parameters)
     if as_json:
         print_json(asdict(done))
         return

@@ -78,6 +78,7 @@ def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, th
         measure=measure,
         answers=answers,
         thumbnail_of=thumbnails.of,
+        query_thumbnail_of=thumbnails.of_query,
         nearness=_bits if measure == "distance" else _cosine if measure == "cosine" else _score,
     )
 

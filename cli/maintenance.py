@@ -20,6 +20,7 @@ from .options import (
     print_line,
     say,
     timeout_option,
+    where_option,
 )
 
 
@@ -32,6 +33,7 @@ from .options import (
     help="File with one id a line, - for stdin; empty lines are skipped.",
 )
 @click.option("--keys-file", type=click.File(encoding="utf-8"), help="The same with one key a line.")
+@where_option
 @click.option("--ignore-missing", is_flag=True, help="Leave out what is not in the index.")
 @index_option
 @timeout_option
@@ -43,12 +45,13 @@ def remove(
     keys: Sequence[str],
     ids_file: TextIO | None,
     keys_file: TextIO | None,
+    where: str | None,
     ignore_missing: bool,
     index_path: Path,
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Remove items from every answer, by ID, key, or a file of either: all in one commit, or none.
+    """Remove items from every answer, by ID, key, a file of either, or a filter: all in one commit, or none.
 
     Their codes stay in the file, marked, until compact. A removed id is not used again; a key is free at
     once.
@@ -57,9 +60,11 @@ def remove(
     Example:
         woh-index remove 17 42 --key photos/old.jpg
         woh-index remove --keys-file gone.txt --ignore-missing
+        woh-index remove --where "year < 2000"
     """
-    if not (ids or keys or ids_file or keys_file):
-        raise click.UsageError("give an ID, --key, --ids-file or --keys-file")
+    named_some = bool(ids or keys or ids_file or keys_file)
+    if named_some == (where is not None):
+        raise click.UsageError("give an ID, --key, --ids-file or --keys-file, or --where alone")
     from woh_faiss import WOHIndex
 
     committed_state(index_path, "there is no index", "all or nothing of this command is in that")
@@ -69,7 +74,10 @@ def remove(
     if ids_file is not None:
         wanted += id_files.ids(ids_file, "; keys go into --keys-file")
     with WOHIndex.open(index_path) as index:
-        removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing, timeout=timeout)
+        if where is not None:
+            removed = index.remove(where=where, timeout=timeout)
+        else:
+            removed = index.remove(wanted, keys=named, ignore_missing=ignore_missing, timeout=timeout)
         say(f"{_items(removed)} removed; {index.ntotal:,} items in all")
         if as_json:
             print_json({"removed": removed, "ntotal": index.ntotal})

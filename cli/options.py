@@ -167,6 +167,20 @@ def column_options(*roles: str) -> Callable[[Callable[..., None]], Callable[...,
     return decorate
 
 
+where_option = click.option(
+    "--where",
+    metavar="FILTER",
+    help="Only items of which this holds, such as \"price < 20 and 'beach' in tags\": docs/filters.md.",
+)
+
+metadata_option = click.option(
+    "--metadata",
+    multiple=True,
+    metavar="COLUMN",
+    help="Column (dataset, variable, array) of what to filter by: numbers, text, true and false, dates or "
+    "times. May be given many times.",
+)
+
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N items only."
 )

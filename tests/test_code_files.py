@@ -1,5 +1,7 @@
 """Codes that were made elsewhere: files of them, and what an index takes."""
 
+import datetime as dt
+
 import numpy as np
 import pytest
 from conftest import LEARNED, SMALL, tagged
@@ -96,7 +98,7 @@ def test_codes_of_another_function_are_refused(index, tmp_path):
         index.add_codes(X, model=model)
     with pytest.raises(InputError, match="codes without a model"):
         index.add_codes(chunk.features)
-    with pytest.raises(InputError, match="brings its own tags, ids, keys and model"):
+    with pytest.raises(InputError, match="brings its own tags, ids, keys, metadata and model"):
         index.add_codes(path, ids=[1])
     assert index.ntotal == 80
 
@@ -124,3 +126,58 @@ def test_an_index_without_a_round_takes_no_codes(tmp_path):
 def test_a_chunk_of_features_is_none_of_codes():
     with pytest.raises(InputError, match="expected \\(n, bits / 8\\) uint8"):
         valid_codes(Chunk.of(np.ones((2, 3))).features)
+
+
+METADATA = {
+    "price": [1.5, None, -0.0],
+    "year": [2020, None, -(2**63)],
+    "name": ["é", "", None],
+    "public": [True, False, None],
+    "day": [dt.date(2024, 2, 29), None, None],
+    "when": [dt.datetime(2024, 1, 1, 10, 0, 0, 5), None, None],
+    "nothing": [None, None, None],
+}
+
+
+def test_metadata_go_through_a_file(tmp_path):
+    X = tagged(0)[0][:3]
+    with WOHIndex.create(tmp_path / "i", **LEARNED) as index:
+        index.update(*tagged(1))
+        chunk = valid_codes(index.encode(X), metadata=METADATA)
+        path = write_codes(tmp_path / "a.npz", chunk, index.hasher.fingerprint)
+        found, _ = read_codes(path)
+        for name, column in chunk.metadata.items():
+            assert (found.metadata[name].type, found.metadata[name].cells) == (column.type, column.cells)
+        index.add(X, metadata=METADATA)
+        index.add_codes(path)
+        assert [item.metadata for item in index.items([40, 41, 42])] == [
+            item.metadata for item in index.items([43, 44, 45])
+        ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "3", '{"x": 3}', '{"x": ["real", [1, 2]]}', '{"x": ["real", 3]}', "[" * 100000),
+        *(
+            '{"x": ["text", [1, 2, 3]]}',
+            '{"x": ["boolean", [1, 2, 0]]}',
+            '{"x": ["date", ["y", null, null]]}',
+        ),
+        *(
+            '{"id": ["real", [1.5, 2.5, 3.5]]}',
+            '{"x": [["a"], [1, 2, 3]]}',
+            '{"x": ["integer", [1e999, 1, 2]]}',
+        ),
+    ],
+)
+def test_metadata_of_a_file_that_are_none_are_refused(tmp_path, text):
+    arrays = {
+        "codes": np.zeros((3, 10), np.uint8),
+        "model": "m",
+        "metadata": np.frombuffer(text.encode(), np.uint8),
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(InputError, match=r"a\.npz.*metadata") as refused:
+        read_codes(tmp_path / "a.npz")
+    assert len(str(refused.value)) < 300

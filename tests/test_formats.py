@@ -25,6 +25,7 @@ def test_a_store_of_every_format_answers_as_it_did(store, tmp_path):
         assert D.tolist() == expected["D"]
         assert I.tolist() == expected["I"]
         assert [item.key for item in index.items(I[0])] == expected["keys"]
+        assert [item.metadata for item in index.items(I[0])] == expected["metadata"]
         assert [list(row) for row in index.tags()] == expected["tags"]
         assert [done.kind for done in index.rounds()] == expected["rounds"]
         assert WOHIndex.verify(index.path) == []

@@ -62,6 +62,8 @@ CELLS_OF = {
     ],
     "tags": ["tag", '"column"', "count"],
     "vectors": ["tag", "vector"],
+    "metadata_columns": ["slot", "name", "type", "round"],
+    "metadata": ["row", "c0", "c1", "c2", "c31"],
     "items": ["id", "row", "key", "tags", "round", "trust", "crc"],
     "removed": ["row", "id", "key", "tags", "round", "trust", "crc", "removed"],
     "dead": ["block", "count", "bits", "crc"],
@@ -84,6 +86,8 @@ KEY_OF = {
     },
     "spent": "digest",
     "early_features": "row",
+    "metadata_columns": "slot",
+    "metadata": "row",
 }
 #: Other values of the fields that `meta.state` holds.
 STATES = {

@@ -47,6 +47,7 @@ class Known(NamedTuple):
     key: str | None
     tags: list[str]
     round: int
+    metadata: dict[str, object]
 
 
 class State(NamedTuple):
@@ -54,6 +55,11 @@ class State(NamedTuple):
 
     live: dict[int, Known]
     removed: frozenset[int] = frozenset()
+
+
+def given(item):
+    """Metadata of an item, as far as there are any."""
+    return {name: value for name, value in item.metadata.items() if value is not None}
 
 
 class Lives(RuleBasedStateMachine):
@@ -148,7 +154,11 @@ class Lives(RuleBasedStateMachine):
         X, tags = tagged(self.seed, n=n, d=D)
         ids = ids[:n] if naming in ("ids", "both") else None
         keys = keys[:n] if naming in ("keys", "both") else None
-        given = {"ids": ids, "keys": keys, "on_duplicate": policy}
+        # Whole numbers, and text that comes and goes: each third round has none, and each third item.
+        held = [{"size": self.seed + row, "word": "abc"[row % 3]} if row % 3 else {} for row in range(n)]
+        held = held if self.seed % 3 else [{}] * n
+        metadata = {name: [it.get(name) for it in held] for name in ("size", "word")} if any(held) else None
+        given = {"ids": ids, "keys": keys, "on_duplicate": policy, "metadata": metadata}
         act = getattr(self.index, kind)
         plan = self.plan(n, ids, keys, policy)
         if plan is None:
@@ -172,7 +182,7 @@ class Lives(RuleBasedStateMachine):
         for row, id_, code in zip(rows, names, stored, strict=True):
             old = self.live.get(id_)
             key = keys[row] if keys else old.key if old else None
-            live[id_] = Known(code.tobytes(), key, tags[row], number)
+            live[id_] = Known(code.tobytes(), key, tags[row], number, held[row])
         new = [id_ for id_ in names if id_ not in self.live]
         if ids is None and self.auto_end == self.next_id:
             self.auto_end = max([self.auto_end, *(id_ + 1 for id_ in new)])
@@ -290,6 +300,10 @@ class Lives(RuleBasedStateMachine):
             order = np.argsort(distances, axis=1, kind="stable")
             np.testing.assert_array_equal(I[:, :-1], np.array([*live])[order])
             np.testing.assert_array_equal(D[:, :-1], np.take_along_axis(distances, order, axis=1))
+        half = {id_ for id_, known in live.items() if known.metadata.get("size", -1) % 2 == 0}
+        some = [size for known in live.values() if (size := known.metadata.get("size", 1)) % 2 == 0]
+        if half:  # else there may be no such column
+            assert {*index.ids(f"size in ({', '.join(map(str, some))})").tolist()} == half
         assert (I[:, -1] == -1).all()
 
     @invariant()
@@ -303,7 +317,7 @@ class Lives(RuleBasedStateMachine):
         if self.reader is not None:
             self.same(self.reader, self.behind)
         items = index.items([*self.live])
-        found = {item.id: (item.key, item.tags, item.round) for item in items}
+        found = {item.id: (item.key, item.tags, item.round, given(item)) for item in items}
         assert found == {id_: known[1:] for id_, known in self.live.items()}
         for id_, known in self.live.items():
             assert known.key is None or index.id_of(known.key) == id_

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import Attack, Ended, Failure, copied, forked, readable, removed, spawn, wait
-from model import CONFIG, State, asked, features, look
+from model import CONFIG, State, asked, features, look, metadata
 
 #: What a writer does, as often as it stands here.
 OPERATIONS = ["add", "add", "add", "update", "remove", "replace", "compact", "rollback"]
@@ -56,10 +56,11 @@ def perform(folder: Path, what: Operation) -> list[bytes] | None:
         ids = list(what.ids)
         if what.name in ("add", "replace", "refused add"):
             codes = [code.tobytes() for code in index.encode(X)]
-            index.add(X, tags, ids=ids, on_duplicate="replace" if what.name == "replace" else "error")
+            policy = "replace" if what.name == "replace" else "error"
+            index.add(X, tags, ids=ids, metadata=metadata(what.seed, len(ids)), on_duplicate=policy)
             return codes
         if what.name == "update":
-            index.update(X, tags, ids=ids)
+            index.update(X, tags, ids=ids, metadata=metadata(what.seed, len(ids)))
         elif what.name == "remove":
             index.remove(ids)
         elif what.name == "no-op remove":

@@ -27,12 +27,20 @@ def features(seed: int, n: int) -> tuple[NDArray[np.float32], list[list[str]]]:
     return X, [[WORDS[t], WORDS[(t + 1) % len(WORDS)]] for t in topic]
 
 
+def metadata(seed: int, n: int) -> dict[str, list[Any]] | None:
+    """Metadata of n items; each third round has none, each third item neither."""
+    if not seed % 3:
+        return None
+    sizes = [seed % 100 + i if i % 3 else None for i in range(n)]
+    return {"size": sizes, "word": [None if it is None else WORDS[it % len(WORDS)] for it in sizes]}
+
+
 @dataclass
 class State:
-    """A committed state: newest round, each item's code and text, the codes of `QUERIES`."""
+    """A committed state: newest round, each item's code, text and metadata, the codes of `QUERIES`."""
 
     round: int
-    items: dict[int, tuple[bytes, str | None, tuple[str, ...]]]
+    items: dict[int, tuple[bytes, str | None, tuple[str, ...], tuple[tuple[str, Any], ...]]]
     queries: bytes
     nearest: list[list[int]] = field(default_factory=list)
 
@@ -122,7 +130,15 @@ def look(folder: Path, known: dict[int, bytes] | None = None) -> State:
                 if (_bits(queries, np.frombuffer(code, np.uint8)) != seen).any():
                     raise ValueError(f"item {i}: its distances are not those of its code")
             codes[i] = code
-        texts = {it.id: (it.key, tuple(it.tags or ())) for it in index.items(ids)}
+        given = {
+            it.id: {name: v for name, v in it.metadata.items() if v is not None} for it in index.items(ids)
+        }
+        texts = {
+            it.id: (it.key, tuple(it.tags or ()), tuple(given[it.id].items())) for it in index.items(ids)
+        }
+        large = {i for i, held in given.items() if held.get("size", 0) >= 50}
+        if large and {*index.ids("size >= 50").tolist()} != large:
+            raise ValueError("a filter lets through other items than those that have such metadata")
         state = State(number, {i: (codes[i], *texts[i]) for i in ids}, queries.tobytes())
         answer = asked(index)
     if not state.answers(*answer):

@@ -54,7 +54,10 @@ def can_meet(call, fault):
 
 
 def add(index):
-    index.add(X[:5], ids=range(7000, 7005), keys=[f"x{i}" for i in range(5)], timeout=PATIENCE)
+    more = {"size": range(5), "new": ["a", None, "b", "", "c"]}
+    metadata = {name: list(values) for name, values in more.items()}
+    names = {"ids": range(7000, 7005), "keys": [f"x{i}" for i in range(5)]}
+    index.add(X[:5], **names, metadata=metadata, timeout=PATIENCE)
 
 
 def refused(index):
@@ -114,7 +117,9 @@ def start(path):
             X_, tags = tagged(seed)
             # One tag each: of tags that are never together no vectors are learned, and gensim, whose import
             # takes as long as ten combinations, is not needed.
-            index.update(X_, [given[:1] for given in tags], keys=[f"{seed}/{i}" for i in range(40)])
+            names = [f"{seed}/{i}" for i in range(40)]
+            metadata = {"size": np.arange(40), "price": np.arange(40) / 8}
+            index.update(X_, [given[:1] for given in tags], keys=names, metadata=metadata)
         index.remove([1, 41])
         put(index, X[9:], np.array([5000, 6000, 6001]), early=X[9:])
 

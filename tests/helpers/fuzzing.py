@@ -114,8 +114,10 @@ def make_index(path: Path) -> Path:
     """A small index of two learned rounds and an encoded one, with items erased, removed and replaced."""
     with WOHIndex.create(path, **SMALL) as index:
         for seed in range(2):
-            index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(12)])
-        index.add(tagged(5, 3)[0], ids=[100, 110, 120])
+            more = {"size": range(12), "place": [None, *"abcdefghijk"], "day": np.arange(12).astype("M8[D]")}
+            metadata = {name: np.array(values) for name, values in more.items()}
+            index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(12)], metadata=metadata)
+        index.add(tagged(5, 3)[0], ids=[100, 110, 120], metadata={"size": [1, None, 3]})
         index.remove([11, 100, 120])
         index.compact()
         index.add(tagged(8, 2)[0], [["sea"], ["lake"]], ids=[5, 110], on_duplicate="replace")

@@ -9,10 +9,13 @@ from woh_faiss.store.table_checksums import crc
 def reseal(connection):
     """Renew the checksums of rows and of tables, of an open connection; the caller commits."""
     for table, key in (("items", "id"), ("removed", "row")):
-        rows = connection.execute(f"SELECT {key}, id, key, tags, round, trust FROM {table}").fetchall()  # noqa: S608
+        rows = connection.execute(
+            f"SELECT {table}.{key}, id, key, tags, round, trust, metadata.* "  # noqa: S608
+            f"FROM {table} LEFT JOIN metadata ON metadata.row = {table}.row"
+        ).fetchall()
         connection.executemany(
             f"UPDATE {table} SET crc = ? WHERE {key} = ?",  # noqa: S608
-            [(crc(cells), at) for at, *cells in rows],
+            [(crc((*row[1:6], *row[7:])), row[0]) for row in rows],
         )
     columns = [name for name in cell_types.ROUND_ROW if name != "crc"]
     rows = connection.execute(f"SELECT {', '.join(columns)} FROM rounds").fetchall()  # noqa: S608

@@ -20,7 +20,8 @@ def main() -> None:
         for t in range(2):
             topic = rng.integers(3, size=12)
             X = (np.eye(3, 4)[topic] * 3 + rng.normal(size=(12, 4))).astype(np.float32)
-            index.update(X, [words[i] for i in topic], keys=[f"{t}/{i}" for i in range(12)])
+            more = {"year": np.arange(2000, 2012), "place": [None, *"abcdefghijk"]} if t else {}
+            index.update(X, [words[i] for i in topic], keys=[f"{t}/{i}" for i in range(12)], metadata=more)
         index.add(np.eye(3, 4, dtype=np.float32), ids=[100, 200, 300])
         index.remove([5, 200], keys=["0/7"])
         index.add(np.eye(2, 4, dtype=np.float32), ["sea", "lake"], ids=[300, 20], on_duplicate="replace")
@@ -31,6 +32,7 @@ def main() -> None:
             "D": D.tolist(),
             "I": I.tolist(),
             "keys": [item.key for item in index.items(I[0])],
+            "metadata": [item.metadata for item in index.items(I[0])],
             "tags": index.tags(),
             "rounds": [done.kind for done in index.rounds()],
         }

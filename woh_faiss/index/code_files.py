@@ -1,12 +1,15 @@
 """Files of codes that were made elsewhere, for `add_codes`.
 
-An .npz with `codes` (n, r // 8) uint8, `model` (which hash function made them) and, as in a chunk file,
-`ids`, `keys` and tags. docs/format.md has it in one table.
+An .npz with `codes` (n, r // 8) uint8, `model` (which hash function made them), as in a chunk file `ids`,
+`keys` and tags, and metadata as JSON. docs/format.md has it in one table.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,16 @@ from woh_faiss.errors import InputError, MemoryBudgetError, StoreError
 from woh_faiss.inputs.chunk import OPTIONAL, Chunk, stored_tags
 from woh_faiss.io.atomic_write import write_whole
 from woh_faiss.io.npz import read_arrays, write_npz
+from woh_faiss.metadata import Metadata, metadata_of
 
 
 def valid_codes(
-    packed: ArrayLike, tags: Any = None, *, ids: ArrayLike | None = None, keys: ArrayLike | None = None
+    packed: ArrayLike,
+    tags: Any = None,
+    *,
+    ids: ArrayLike | None = None,
+    keys: ArrayLike | None = None,
+    metadata: Any = None,
 ) -> Chunk:
     """A chunk whose features are packed codes.
 
@@ -30,7 +39,7 @@ def valid_codes(
     ----------
     packed : (n, r // 8) uint8
         Packed codes.
-    tags, ids, keys : optional
+    tags, ids, keys, metadata : optional
         As `Chunk.of` takes them.
 
     Raises
@@ -44,7 +53,7 @@ def valid_codes(
             f"codes have shape {array.shape} and dtype {array.dtype}, expected (n, bits / 8) uint8; "
             "see Hasher.encode"
         )
-    return Chunk.of(array, tags, ids=ids, keys=keys)
+    return Chunk.of(array, tags, ids=ids, keys=keys, metadata=metadata)
 
 
 def write_codes(path: str | os.PathLike[str], chunk: Chunk, model: str) -> Path:
@@ -80,6 +89,8 @@ def write_codes(path: str | os.PathLike[str], chunk: Chunk, model: str) -> Path:
         arrays["ids"] = chunk.ids
     if chunk.keys is not None:
         arrays["keys"] = chunk.keys
+    if chunk.metadata is not None:
+        arrays["metadata"] = np.frombuffer(_json(chunk.metadata).encode(), np.uint8)
     final = Path(path)
     try:
         with write_whole(final, "codes") as file:
@@ -104,15 +115,46 @@ def read_codes(path: str | os.PathLike[str]) -> tuple[Chunk, str]:
 
 
 def _read_codes(path: str | os.PathLike[str]) -> tuple[Chunk, str]:
-    arrays = read_arrays(path, "codes", ("model", *OPTIONAL))
+    arrays = read_arrays(path, "codes", ("model", "metadata", *OPTIONAL))
     try:
         if "model" not in arrays or arrays["model"].dtype.kind != "U" or arrays["model"].ndim:
             raise InputError("it does not say which hash function made its codes; write it with write_codes")
-        chunk = valid_codes(
-            arrays["codes"], stored_tags(arrays), ids=arrays.get("ids"), keys=arrays.get("keys")
-        )
+        metadata = None if "metadata" not in arrays else _columns(arrays["metadata"])
+        named = {name: arrays.get(name) for name in ("ids", "keys")}
+        chunk = valid_codes(arrays["codes"], stored_tags(arrays), **named, metadata=metadata)
     except MemoryBudgetError:
         raise
     except InputError as error:
         raise InputError(f"{display_path(path)}: {error}") from error
     return chunk, str(arrays["model"])
+
+
+#: What a cell of JSON is, by its column's type, where it is not the value itself.
+_VALUES: dict[str, Callable[[Any], Any]] = {
+    "boolean": {0: False, 1: True}.__getitem__,
+    "date": date.fromisoformat,
+    "datetime": datetime.fromisoformat,
+}
+
+
+def _json(metadata: Metadata) -> str:
+    """Columns as JSON: their types and cells, by name."""
+    return json.dumps({name: [column.type, column.cells] for name, column in metadata.items()})
+
+
+def _columns(array: NDArray[Any]) -> dict[str, list[Any]]:
+    """Values of the columns that `_json` has; InputError where it is other bytes, or types do not fit."""
+    try:
+        if array.dtype != np.uint8 or array.ndim != 1:
+            raise ValueError
+        budget.take(20 * array.size, "metadata")
+        found = {}
+        for name, (type_, cells) in json.loads(array.tobytes()).items():
+            value = _VALUES.get(type_, lambda cell: cell)
+            found[name] = [None if cell is None else value(cell) for cell in cells]
+            if metadata_of({name: found[name]}, len(found[name]))[name].type not in (type_, None):
+                raise ValueError
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        told = error if isinstance(error, InputError) else "they are other bytes than write_codes writes"
+        raise InputError(f"metadata: {told}; write the file again") from error
+    return found

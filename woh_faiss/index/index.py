@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import codes, score, validate
+from woh_faiss.encoders.encoder import EncoderRecord
 from woh_faiss.errors import ConfigError, InputError, StoreError, short
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import WOHConfig, merged
@@ -33,6 +34,8 @@ from woh_faiss.store import (
     publish,
 )
 from woh_faiss.store.schema import CATALOG
+from woh_faiss.store.view import Where
+from woh_faiss.tags.tag_text import normalise
 
 from . import index_state
 from .code_files import read_codes, valid_codes
@@ -60,6 +63,8 @@ if TYPE_CHECKING:
 FIRST_ROUND = 2000
 #: Where a store's configuration has the number of instance bits, beside the fields of WOHConfig.
 _INSTANCE_BITS = "instance_bits"
+#: Where it has the record of the encoder of its features, if one is known.
+_ENCODER = "encoder"
 
 
 class Compacted(NamedTuple):
@@ -109,8 +114,10 @@ class WOHIndex:
         stored = dict(store.config)
         try:
             self.instance_bits = _valid_instance_bits(stored.pop(_INSTANCE_BITS, 0))
+            encoder = stored.pop(_ENCODER, None)
+            self.encoder = None if encoder is None else EncoderRecord.from_dict(encoder)
             self.config = WOHConfig.from_dict(stored)
-        except (ConfigError, TypeError) as error:
+        except (ConfigError, InputError, TypeError) as error:
             raise StoreError(
                 f"{store.path} has a config that is damaged or newer than this: {error}"
             ) from error
@@ -135,6 +142,7 @@ class WOHIndex:
         config: WOHConfig | None = None,
         *,
         instance_bits: int = INSTANCE_BITS,
+        encoder: EncoderRecord | None = None,
         **hyper: Any,
     ) -> WOHIndex:
         """A new index without items at `path`.
@@ -147,6 +155,8 @@ class WOHIndex:
             Hyper-parameters.
         instance_bits : int
             Bits of a code behind the learned ones, a multiple of 8; 0 for none.
+        encoder : EncoderRecord, optional
+            What makes its features, to be kept: inputs of another encoder are then refused.
         **hyper
             Fields of `WOHConfig` by name, which win over those of `config`; `config.merged` has the rule.
             ``bits=0`` is for data without tags: codes are instance bits alone, and nothing is learned.
@@ -163,6 +173,8 @@ class WOHIndex:
         if not config.bits + instance_bits:
             raise ConfigError("bits and instance_bits are both 0, expected at least 8 of one of them")
         stored = {**config.to_dict(), _INSTANCE_BITS: instance_bits}
+        if encoder is not None:
+            stored[_ENCODER] = encoder.to_dict()
         return cls(Store.create(path, config=stored, d=codes.stored_bits(config.bits + instance_bits)))
 
     @classmethod
@@ -178,18 +190,20 @@ class WOHIndex:
         max_chunks: int | None = None,
         progress: Callable[[Iterable[Chunk], int], Iterable[Chunk]] | None = None,
         on_duplicate: OnDuplicate = "error",
+        encoder: EncoderRecord | None = None,
         **hyper: Any,
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
 
         Each chunk is a round. Round 1 decides what later ones can learn. So of `Inputs`, whose end is known,
         it is a random sample, and the rest follows in its order. Other chunks come as they are, but for the
-        first ones, which are joined until they have `FIRST_ROUND` items.
+        first ones, which are joined until they have `FIRST_ROUND` items. Of `Inputs` the index also keeps
+        which encoder made their features, where they say it.
 
         Parameters
         ----------
-        path, config, instance_bits, **hyper
-            As `create`.
+        path, config, instance_bits, encoder, **hyper
+            As `create`; `Inputs` bring their own encoder.
         chunks : iterable of Chunk, or Inputs
             Each is read once; those of `Inputs` once more for the sample.
         word_vectors : WordVectors, optional
@@ -223,7 +237,10 @@ class WOHIndex:
             raise StoreError(f"cannot create {final}: {why}; choose another --index") from error
         with hidden as folder:  # whose name nobody can guess, and into which nobody else can look
             unfinished = Path(folder, "index")
-            with cls.create(unfinished, config, instance_bits=instance_bits, **hyper) as index:
+            made_by = _known_encoder(chunks, encoder)
+            with cls.create(
+                unfinished, config, instance_bits=instance_bits, encoder=made_by, **hyper
+            ) as index:
                 early = index.config.start == "semantic" or index.instance_bits
                 index._writer.build(
                     chunks,
@@ -234,6 +251,8 @@ class WOHIndex:
                     progress,
                     on_duplicate,
                 )
+                if made_by is not None and made_by.dimension != index.hasher.d:
+                    raise _other_width(made_by, index.hasher.d)
             publish(unfinished, final)
         return cls.open(final)
 
@@ -281,6 +300,7 @@ class WOHIndex:
         *,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         word_vectors: WordVectors | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
@@ -291,7 +311,7 @@ class WOHIndex:
         ----------
         features : Chunk or (n, d) array_like of a real dtype
             The chunk, or its features.
-        tags, ids, keys : optional
+        tags, ids, keys, metadata : optional
             With features, as `Chunk.of` takes them; a Chunk brings its own.
         word_vectors : WordVectors, optional
             Vectors for tags that are new; without it they take the mean vector of the tags they occur with.
@@ -306,14 +326,18 @@ class WOHIndex:
         ------
         InputError
             The chunk cannot be used, an id or key is in the index already, an id was removed, an id is known
-            under another key (or a key under another id), or nothing can be learned.
+            under another key (or a key under another id), a column of metadata has another type in the index,
+            or nothing can be learned.
         LockedError
             Another writer holds the index.
         StoreError
             The index is damaged or cannot be written.
         """
         return self._writer.update(
-            _as_chunk(features, tags, ids, keys, on_duplicate), word_vectors, timeout, on_duplicate
+            _as_chunk(features, tags, ids, keys, metadata, on_duplicate),
+            word_vectors,
+            timeout,
+            on_duplicate,
         )
 
     def add(
@@ -323,6 +347,7 @@ class WOHIndex:
         *,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
     ) -> Round:
@@ -334,7 +359,7 @@ class WOHIndex:
             As `update`.
         tags : optional
             As `Chunk.of` takes them. They are stored and shown, not counted.
-        ids, keys, on_duplicate, timeout
+        ids, keys, metadata, on_duplicate, timeout
             As `update`.
 
         Raises
@@ -344,7 +369,8 @@ class WOHIndex:
         InputError, LockedError, StoreError
             As `update`.
         """
-        return self._writer.add(_as_chunk(features, tags, ids, keys, on_duplicate), timeout, on_duplicate)
+        chunk = _as_chunk(features, tags, ids, keys, metadata, on_duplicate)
+        return self._writer.add(chunk, timeout, on_duplicate)
 
     def add_codes(
         self,
@@ -354,6 +380,7 @@ class WOHIndex:
         model: str | None = None,
         ids: ArrayLike | None = None,
         keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "error",
         timeout: float = 10.0,
     ) -> Round:
@@ -363,7 +390,7 @@ class WOHIndex:
         ----------
         packed : path, or (n, code_size) uint8
             A file of `write_codes`, which brings its own tags, ids and keys; or codes of `Hasher.encode`.
-        tags, ids, keys : optional
+        tags, ids, keys, metadata : optional
             Of codes, as `Chunk.of` takes them.
         model : str
             `fingerprint` of the hash function that made them, `WOHIndex.hasher`; a file brings its own.
@@ -379,13 +406,13 @@ class WOHIndex:
             As `add`.
         """
         if isinstance(packed, str | os.PathLike):
-            if any(given is not None for given in (tags, model, ids, keys)):
+            if any(given is not None for given in (tags, model, ids, keys, metadata)):
                 raise InputError(
-                    "a file of codes brings its own tags, ids, keys and model; give none beside it"
+                    "a file of codes brings its own tags, ids, keys, metadata and model; give none beside it"
                 )
             chunk, model = read_codes(packed)
         else:
-            chunk = valid_codes(packed, tags, ids=ids, keys=keys)
+            chunk = valid_codes(packed, tags, ids=ids, keys=keys, metadata=metadata)
         if model is None:
             raise InputError(
                 "codes without a model; give the fingerprint of the hash function that made them"
@@ -442,6 +469,7 @@ class WOHIndex:
             if isinstance(inputs, Inputs)
             else open_inputs(inputs, learn=learn, on_duplicate=on_duplicate)
         )
+        self.check_encoder(opened.encoder, "the inputs")
         return self._writer.extend(
             opened,
             learn=learn,
@@ -451,6 +479,11 @@ class WOHIndex:
             note=note,
             timeout=timeout,
         )
+
+    def check_encoder(self, encoder: EncoderRecord | None, what: str) -> None:
+        """InputError where features of `what` are of another encoder than the index's; None is not known."""
+        if self.encoder is not None:
+            self.encoder.check(encoder, str(self._store.path), what)
 
     # ---- searches ------------------------------------------------------------------------------------
 
@@ -467,6 +500,7 @@ class WOHIndex:
         expand: int = score.EXPAND,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: str | None = None,
         params: Any = None,
         ann: str | None = None,
         refine: Refine | str | os.PathLike[str] | ArrayLike | None = None,
@@ -489,6 +523,10 @@ class WOHIndex:
         allow, deny : array_like of ids or faiss.IDSelector, optional
             Only items in `allow`, and none in `deny`, are answers; ids that no item has are ignored. Each
             call reads the ids of the index once; a selector is evaluated for each, about a second a million.
+        where : str, optional
+            Only items that this filter of metadata, tags, id and key lets through are answers, such as
+            ``price < 20 and 'beach' in tags``: see docs/filters.md. The newest few filters are remembered
+            until the state changes.
         params : faiss.SearchParameters, optional
             Its selector, in place of `allow`.
         ann : "ivf", optional
@@ -515,8 +553,9 @@ class WOHIndex:
         InputError
             The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
             unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
-            deny are no integers, params ask for more than a selector, or `ann` is unknown, or beside allow,
-            deny or by "hamming"; or the features to refine by are not those of this index.
+            deny are no integers, `where` is no such filter, params ask for more than a selector, or `ann` is
+            unknown, or beside allow, deny, where or by "hamming"; or the features to refine by are not those
+            of this index.
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
@@ -527,22 +566,26 @@ class WOHIndex:
         )
         expand = validate.whole_number(expand, "expand", 0)
         if refine is not None:
-            how: dict[str, Any] = {"by": by, "expand": expand, "allow": allow, "deny": deny, "ann": ann}
-            return self._refined(refine, xq, k, refine_k, how)
+            how: dict[str, Any] = {"by": by, "expand": expand, "allow": allow, "deny": deny}
+            return self._refined(refine, xq, k, refine_k, how | {"where": where, "ann": ann})
         if refine_k is not None:
             raise InputError("refine_k says how many answers are refined; give the features as refine, too")
-        if ann is not None and (allow is not None or deny is not None):
-            raise InputError("ann goes without allow and deny, which need the scan of all codes; drop one")
+        if ann is not None and (allow is not None or deny is not None or where is not None):
+            raise InputError(
+                "ann goes without allow, deny and where, which need the scan of all codes; drop one"
+            )
         if ann is not None and by == "hamming":
             raise InputError("ann answers by score, not by 'hamming', which scans all codes; drop one")
         view = self._follow()
+        among = {"allow": allow, "deny": deny, "where": _filter(where)}
         if view.model is None:  # no items either: nothing can be encoded before the first round
+            view.among(**among)
             return no_answers(len(validate.features(xq)), k, by)
         hasher = self._model.hasher(view)
         if by == "hamming":
-            return view.search(codes.pad(hasher.encode(xq)), k, allow, deny, 8 * self.code_size)
+            return view.search(codes.pad(hasher.encode(xq)), k, bits=8 * self.code_size, **among)
         if ann is None:
-            return self._scored(view, *hasher.halves(xq), k, by, expand, allow, deny)
+            return self._scored(view, *hasher.halves(xq), k, by, expand, **among)
         scan = self._store.ann_scan(view, ann, self.config.bits, self.instance_bits)
         S, rows = scan.search(*hasher.halves(xq), k, by, expand)
         return S, view.ids_at(rows)
@@ -554,6 +597,7 @@ class WOHIndex:
         *,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: str | None = None,
         params: Any = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         """All items nearer than a radius to each query, as Faiss answers.
@@ -564,7 +608,7 @@ class WOHIndex:
             Query features.
         radius : int
             In bits; items at exactly this distance are not among the answers (Faiss's rule for binary codes).
-        allow, deny, params
+        allow, deny, where, params
             As `search`.
 
         Returns
@@ -581,10 +625,12 @@ class WOHIndex:
         """
         radius, allow = validate.whole_number(radius, "radius", 0), validate.selector(params, allow)
         view = self._follow()
+        among = {"allow": allow, "deny": deny, "where": _filter(where)}
         if view.model is None:
+            view.among(**among)
             lims = np.zeros(len(validate.features(xq)) + 1, np.int64)
             return lims, np.empty(0, np.int32), np.empty(0, np.int64)
-        return view.range_search(codes.pad(self._model.hasher(view).encode(xq)), radius, allow, deny)
+        return view.range_search(codes.pad(self._model.hasher(view).encode(xq)), radius, **among)
 
     def search_ids(
         self,
@@ -594,6 +640,7 @@ class WOHIndex:
         by: By = "both",
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: str | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest other items of each indexed item, by its stored code.
 
@@ -603,7 +650,7 @@ class WOHIndex:
             Ids of indexed items.
         k : int
             Neighbours an item.
-        by, allow, deny
+        by, allow, deny, where
             As `search`; a stored bit counts as -1 or 1. There is no expansion: the code knows its tags.
 
         Returns
@@ -625,13 +672,20 @@ class WOHIndex:
         )
         ids = np.atleast_1d(np.asarray(ids))
         stored = view.codes(ids)  # which checks the ids
+        among = {"allow": allow, "deny": deny, "where": _filter(where)}
         if by == "hamming":
-            return without_own(*view.search(stored, k + 1, allow, deny, bits=8 * self.code_size), ids)
+            return without_own(*view.search(stored, k + 1, bits=8 * self.code_size, **among), ids)
         h, a = halves_of_codes(stored, self.config.bits, self.instance_bits)
-        return without_own(*self._scored(view, h, a, k + 1, by, 0, allow, deny), ids)
+        return without_own(*self._scored(view, h, a, k + 1, by, 0, **among), ids)
 
     def range_search_ids(
-        self, ids: ArrayLike, radius: int, *, allow: Ids | None = None, deny: Ids | None = None
+        self,
+        ids: ArrayLike,
+        radius: int,
+        *,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        where: str | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         """The other items nearer than a radius to each indexed item, by its stored code.
 
@@ -641,7 +695,7 @@ class WOHIndex:
             Ids of indexed items.
         radius : int
             In bits; items at exactly this distance are not answers.
-        allow, deny
+        allow, deny, where
             As `search`.
 
         Returns
@@ -658,7 +712,7 @@ class WOHIndex:
         """
         view = self._follow()
         ids = np.atleast_1d(np.asarray(ids))
-        lims, D, I = view.range_search(view.codes(ids), radius, allow, deny)
+        lims, D, I = view.range_search(view.codes(ids), radius, allow, deny, _filter(where))
         query = np.repeat(np.arange(len(ids)), np.diff(lims))
         other = ids.astype(np.int64)[query] != I
         lims = np.searchsorted(query[other], np.arange(len(ids) + 1)).astype(np.int64)
@@ -673,6 +727,7 @@ class WOHIndex:
         word_vectors: WordVectors | None = None,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: str | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The k items that tags ask for, by score: text in, pictures out.
 
@@ -689,7 +744,7 @@ class WOHIndex:
             features for the very item, as in `search`.
         word_vectors : WordVectors, optional
             Answers tags that the index does not know.
-        allow, deny
+        allow, deny, where
             As `search`.
 
         Returns
@@ -717,7 +772,9 @@ class WOHIndex:
             if len(of_features) != len(H):
                 raise InputError(f"there are {len(H)} tag lists for {len(of_features)} rows of features")
             H = unit_rows(H) + unit_rows(of_features)
-        return self._scored(view, score.normalised(H), a, k, "kind" if a is None else "both", 0, allow, deny)
+        by = "kind" if a is None else "both"
+        among = {"allow": allow, "deny": deny, "where": _filter(where)}
+        return self._scored(view, score.normalised(H), a, k, by, 0, **among)
 
     def unknown_tags(self, tags: Sequence[str], word_vectors: WordVectors | None = None) -> list[str]:
         """Tags that `search_tags` leaves out: neither the index nor `word_vectors` knows them."""
@@ -832,13 +889,77 @@ class WOHIndex:
         """
         return self._model.hasher(self._store.view)
 
-    def items(self, ids: ArrayLike) -> list[Item]:
-        """Key, tags and round of each id, in the order asked; a StoreError names an id that is not there."""
-        return self._store.view.items(ids)
+    def items(
+        self,
+        ids: ArrayLike | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+    ) -> list[Item]:
+        """Items with key, tags, round, trust and metadata.
 
-    def ids(self) -> NDArray[np.int64]:
-        """The ids of all items, (ntotal,), in the order they were appended."""
-        return self._store.view.live_ids()
+        Parameters
+        ----------
+        ids : array_like of integers, optional
+            Of the items, which come in this order.
+        keys : sequence of str, optional
+            Their keys instead.
+        where : str, optional
+            Only items that this filter lets through, as `search`; in the order they were appended where no
+            ids and keys are given. With none of the three all items.
+        limit : int, optional
+            The first so many.
+
+        Raises
+        ------
+        StoreError
+            An id or key is not in the index.
+        InputError
+            Both ids and keys are given, or the filter or limit is none.
+        """
+        view = self._store.view
+        if limit is not None:
+            limit = validate.whole_number(limit, "limit", 0)
+        if keys is not None:
+            if ids is not None:
+                raise InputError("ids and keys are both given; give one of them")
+            ids = [self.id_of(key) for key in validate.texts(keys, "keys")]
+        if ids is None:
+            return view.items(self.ids(where)[:limit])
+        found = view.items(ids)
+        if where is not None:
+            among = set(self.ids(where).tolist())
+            found = [item for item in found if item.id in among]
+        return found[:limit]
+
+    def ids(self, where: str | None = None) -> NDArray[np.int64]:
+        """The ids of all items, (ntotal,), or of those a filter lets through, in the order of appending.
+
+        Parameters
+        ----------
+        where : str, optional
+            As `search`.
+        """
+        view, wanted = self._store.view, _filter(where)
+        return view.live_ids() if wanted is None else view.ids_where(wanted)
+
+    def __len__(self) -> int:
+        """Items that can be found, `ntotal`."""
+        return self.ntotal
+
+    def __bool__(self) -> bool:
+        """True: an index without items is an index, too."""
+        return True
+
+    def __contains__(self, name: object) -> bool:
+        """Whether an item has this key (a text) or id (a number)."""
+        view = self._store.view
+        if isinstance(name, str):
+            return view.id_of_key(name) is not None
+        if isinstance(name, int | np.integer) and not isinstance(name, bool):
+            return bool(0 <= name < 2**63 and view.find([int(name)]))
+        return False
 
     def id_of(self, key: str) -> int:
         """The id of the item whose key is `key`; a StoreError if there is none."""
@@ -862,7 +983,8 @@ class WOHIndex:
 
     def info(self, n_tags: int = 10) -> dict[str, Any]:
         """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
-        return index_state.info(self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags)
+        found = index_state.info(self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags)
+        return {**found, "encoder": None if self.encoder is None else self.encoder.to_dict()}
 
     def health(self, most: int = 10) -> dict[str, Any]:
         """Quality of the codes, and items whose tags are trusted least.
@@ -876,9 +998,11 @@ class WOHIndex:
         -------
         dict
             ``rounds``: for each, its number, kind and items, `codes.health` of the codes it added, and how
-            much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that
+            much of them its tags cover (`vocabulary.Coverage`); of those that learned, what `WOH.trust_`,
+            `novelty_`, `adapted_` and `covered_` say. ``drift``: for each earlier model that
             is kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that
             differ with the newest hash function, and ``bits``, the same a bit. Stored codes do not change.
+            ``warnings``: what a person should know of the newest round that learned, and do, a line each.
             ``doubted``: the items whose tags are trusted least (`WOH.trust_`), the least first, with id, key,
             tags, round and ``trust``: wrong tags show up here.
         """
@@ -900,7 +1024,7 @@ class WOHIndex:
 
     # ---- other Faiss indexes -------------------------------------------------------------------------
 
-    def to_faiss(self, kind: str = "idmap2", **parameters: int) -> Any:
+    def to_faiss(self, kind: str = "idmap2", *, where: str | None = None, **parameters: int) -> Any:
         """An ordinary Faiss index of the items that can be found, in memory; removed ones are not in it.
 
         It takes codes of `info()["stored_bits"]` bits: those of `encode`, with zero bytes behind them where
@@ -910,6 +1034,8 @@ class WOHIndex:
         ----------
         kind : "flat", "idmap2", "ivf", "hnsw" or "multihash"
             See `WOHIndex`. All but "flat" answer with the items' ids.
+        where : str, optional
+            Only the items that this filter lets through, as `search`.
         **parameters : int
 
         Returns
@@ -923,13 +1049,15 @@ class WOHIndex:
         """
         from woh_faiss.store import export
 
-        return export.in_memory(self._store.view, kind, parameters, 8 * self.code_size)
+        scan = self._store.view.among(where=_filter(where))
+        return export.in_memory(self._store.view, scan, kind, parameters, 8 * self.code_size)
 
     def export(
         self,
         path: str | os.PathLike[str],
         kind: str = "idmap2",
         *,
+        where: str | None = None,
         force: bool = False,
         **parameters: int,
     ) -> Exported:
@@ -942,7 +1070,7 @@ class WOHIndex:
         ----------
         path : str or path
             Not in the index folder.
-        kind, **parameters
+        kind, where, **parameters
             As `to_faiss`.
         force : bool
             Whether an existing file is replaced.
@@ -957,7 +1085,8 @@ class WOHIndex:
         from woh_faiss.store import export
 
         place = Path(os.fsdecode(path)).absolute()
-        return export.export(self._store.view, place, kind, parameters, 8 * self.code_size, force)
+        scan = self._store.view.among(where=_filter(where))
+        return export.export(self._store.view, scan, place, kind, parameters, 8 * self.code_size, force)
 
     def build_ann(self, kind: str, *, timeout: float = 10.0, **parameters: int) -> AnnIndex:
         """Make an index for `search(ann=kind)` of the newest state; it replaces one of the same kind.
@@ -1016,6 +1145,7 @@ class WOHIndex:
         ids: ArrayLike | None = None,
         *,
         keys: Sequence[str] | None = None,
+        where: str | None = None,
         ignore_missing: bool = False,
         timeout: float = 10.0,
     ) -> int:
@@ -1031,6 +1161,8 @@ class WOHIndex:
             Ids of the items.
         keys : sequence of str, optional
             Keys of the items; `ids` and `keys` may be given together.
+        where : str, optional
+            In place of both: the items that this filter lets through when the lock is held, as `search`.
         ignore_missing : bool
             Whether ids and keys that no item has are ignored.
         timeout : float
@@ -1039,11 +1171,14 @@ class WOHIndex:
         Raises
         ------
         InputError
-            Something is not in the index, and `ignore_missing` is false; nothing was removed.
+            Something is not in the index, and `ignore_missing` is false; or `where` is no filter, or beside
+            ids or keys. Nothing was removed.
         LockedError, StoreError
             As `update`.
         """
-        return self._writer.remove(ids, keys, ignore_missing, timeout)
+        if where is not None and (ids is not None or keys is not None):
+            raise InputError("where is given beside ids or keys; remove by one of them")
+        return self._writer.remove(ids, keys, ignore_missing, timeout, _filter(where))
 
     def remove_ids(self, ids: Ids, *, timeout: float = 10.0) -> int:
         """`remove` under Faiss's name: an array_like of ids or a faiss.IDSelector; returns how many went.
@@ -1071,7 +1206,6 @@ class WOHIndex:
             As `update`, or codes, ids or catalogue are not what was written: new checksums would hide that.
         """
         from woh_faiss.learner.state import forgetting
-        from woh_faiss.tags.tag_text import normalise
 
         return Compacted(*self._store.compact(timeout, forgetting, normalise))
 
@@ -1179,12 +1313,11 @@ class WOHIndex:
         k: int,
         by: Any,
         expand: int,
-        allow: Ids | None,
-        deny: Ids | None,
+        **among: Any,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Scores and ids of the k best items of a state; h and a are `Hasher.halves` of queries."""
         bits = self.config.bits, self.instance_bits
-        return view.score_search(*bits, h, a, k, by=by, expand=expand, allow=allow, deny=deny)
+        return view.score_search(*bits, h, a, k, by=by, expand=expand, **among)
 
     @property
     def _writer(self) -> IndexWriter:
@@ -1196,6 +1329,26 @@ class WOHIndex:
                 self._store, self.config, self.instance_bits, lambda: self.hasher
             )
         return self._index_writer
+
+
+def _known_encoder(chunks: Iterable[Chunk], given: EncoderRecord | None) -> EncoderRecord | None:
+    """What made the features of chunks, as they say or was said; InputError where the two disagree."""
+    told: EncoderRecord | None = getattr(chunks, "encoder", None)
+    if told is None or given is None:
+        widths = {source.d for source in getattr(chunks, "sources", []) if source.d is not None}
+        if given is not None and (others := widths - {given.dimension}):
+            raise _other_width(given, others.pop())
+        return told or given
+    given.check(told, "the encoder that was given", "the inputs")
+    return told
+
+
+def _other_width(encoder: EncoderRecord, d: int) -> InputError:
+    return InputError(
+        f"the encoder {encoder.name} gives {encoder.dimension} numbers, the inputs have {d}; give the "
+        "one that made "
+        "them"
+    )
 
 
 def _valid_instance_bits(bits: Any) -> int:
@@ -1222,21 +1375,27 @@ def check_free(path: Path) -> None:
         raise StoreError(f"{path} is a mount point; choose a folder in it, such as {path / 'index.woh'}")
 
 
+def _filter(where: str | None) -> Where | None:
+    """The filter of a search, which compares tags in their normal form."""
+    return None if where is None else Where(where, normalise)
+
+
 def _as_chunk(
     features: Chunk | ArrayLike,
     tags: Any,
     ids: ArrayLike | None,
     keys: Sequence[str] | None,
+    metadata: Mapping[str, Any] | None,
     on_duplicate: OnDuplicate,
 ) -> Chunk:
     if isinstance(features, Chunk):
-        if tags is not None or ids is not None or keys is not None:
+        if any(given is not None for given in (tags, ids, keys, metadata)):
             raise InputError(
-                "a Chunk brings its own tags, ids and keys; give them to Chunk.of, not beside it"
+                "a Chunk brings its own tags, ids, keys and metadata; give them to Chunk.of, not beside it"
             )
         return features
-    return Chunk.of(features, tags, ids=ids, keys=keys, on_duplicate=on_duplicate)
+    return Chunk.of(features, tags, ids=ids, keys=keys, metadata=metadata, on_duplicate=on_duplicate)
 
 
 def _neighbour(item: Item, distance: float) -> Neighbour:
-    return Neighbour(item.id, item.key, distance, item.tags, item.trust)
+    return Neighbour(item.id, item.key, distance, item.tags, item.trust, item.metadata)

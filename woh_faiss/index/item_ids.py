@@ -18,6 +18,7 @@ from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.inputs.chunk import OnDuplicate as OnDuplicate
 from woh_faiss.inputs.chunk import check_policy as check_policy
+from woh_faiss.metadata import new_types
 from woh_faiss.store.write_transaction import WriteTransaction
 
 
@@ -177,7 +178,7 @@ def to_remove(
 
 
 class Preflight:
-    """What chunk after chunk would bring: widths, tags, keys, ids given or not.
+    """What chunk after chunk would bring: widths, tags, keys, ids given or not, types of metadata.
 
     Keeps names, not features, so that it needs the memory of one chunk.
 
@@ -198,6 +199,7 @@ class Preflight:
         self._writing, self._d = writing, d
         self._learn, self._on_duplicate = learn, on_duplicate
         self._next_id = writing.next_id
+        self._types = {it.name: it.type for it in writing.metadata_columns()}
         self._numbered: list[tuple[int, int, str]] = []  # first id, how many, of chunks that have none
         self._seen: dict[int | str, str] = {}
         self._pairs: dict[int | str, tuple[int, str]] = {}  # ids and keys that came together, by either
@@ -213,6 +215,7 @@ class Preflight:
             live = self._writing.live(ids or (), keys or ())
             refuse_removed(ids or [], live, self._writing)
             match(ids, keys, live, len(chunk), self._on_duplicate)
+            self._types |= new_types(self._types, chunk.metadata or {})
         self._pair(path, ids or (), keys or ())
         for name in [*(keys or ()), *(ids or ())]:
             if name in self._seen and self._on_duplicate == "error":

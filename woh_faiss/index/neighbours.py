@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -19,13 +21,14 @@ By = Literal["both", "kind", "instance", "hamming"]
 
 class Neighbour(NamedTuple):
     """One answer to a query: an item, and its score, or how many bits of its code differ from the query's;
-    and how far its tags are trusted, 0 to 1."""
+    how far its tags are trusted, 0 to 1; and its metadata, a value or None for each column of the index."""
 
     id: int
     key: str | None
     distance: float
     tags: list[str]
     trust: float = 1.0
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
 
 def valid_by(by: str, r: int, s: int) -> By:

@@ -21,7 +21,9 @@ from woh_faiss.learner.blocks import Features
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.hasher import Hasher, encoded
 from woh_faiss.learner.instance import ENOUGH
+from woh_faiss.learner.threads import one_blas_thread
 from woh_faiss.store import NewRound, Round, Snapshot, Store
+from woh_faiss.store.view import Where
 from woh_faiss.store.write_transaction import WriteTransaction
 from woh_faiss.tags.vocabulary import Vocabulary, normalised
 from woh_faiss.tags.word_vectors import WordVectors
@@ -132,6 +134,7 @@ class IndexWriter:
             named = resolve(chunk, writing, on_duplicate)
             if named.chunk is None:
                 return self._nothing_new(chunk_hash or chunk.digest(), named, writing, noted)
+            writing.check_metadata(named.chunk.metadata)  # before minutes of learning
             trainer = self._at(writing.snapshot)
             self._trainer = None  # until the commit it may be a round ahead of the disk
             started = time.perf_counter()
@@ -168,6 +171,7 @@ class IndexWriter:
                     remove=named.replaced,
                     numbered=named.numbered,
                     trust=_kept_trust(trainer.trust_),
+                    metadata=named.chunk.metadata,
                     **kept(half),
                 )
             )
@@ -304,7 +308,7 @@ class IndexWriter:
                     return inputs
                 if on_duplicate != "error" and sampled.named:  # items are compared one by one
                     return inputs
-                if sampled.sample.digest() == first.chunk_hash.split()[0]:
+                if _bare(sampled.sample.digest()) == _bare(first.chunk_hash.split()[0]):
                     return sampled
         return inputs
 
@@ -335,6 +339,7 @@ class IndexWriter:
             learned = self._hasher().beside(None) if self._config.bits else None
             packed = half = None
 
+            @one_blas_thread()
             def encode(features: Features) -> None:
                 nonlocal packed, half
                 width = None if learned is None else learned.d
@@ -377,6 +382,7 @@ class IndexWriter:
                 health=codes.health(codes.unpad(stored, bits)) | _skipped(named) | (noted or {}),
                 remove=named.replaced,
                 numbered=named.numbered,
+                metadata=named.chunk.metadata,
                 trust=trust,
                 **kept(half),
             )
@@ -429,11 +435,19 @@ class IndexWriter:
         )
 
     def remove(
-        self, ids: ArrayLike | None, keys: Sequence[str] | None, ignore_missing: bool, timeout: float
+        self,
+        ids: ArrayLike | None,
+        keys: Sequence[str] | None,
+        ignore_missing: bool,
+        timeout: float,
+        where: Where | None = None,
     ) -> int:
         """Remove items; see `WOHIndex.remove`."""
         with self._store.writing(timeout) as writing:
-            found = to_remove(ids, keys, writing, ignore_missing)
+            if where is not None:  # of the newest state, which nobody else changes now
+                found = self._store.view.ids_where(where).tolist()
+            else:
+                found = to_remove(ids, keys, writing, ignore_missing)
             if found:
                 writing.remove(found)
         return len(found)
@@ -497,12 +511,17 @@ def _kept_trust(trust: NDArray[np.float64]) -> list[float | None] | None:
 
 def _fit(trainer: WOH) -> dict[str, float]:
     """Of a chunk's tags: what they count, as a share of what they would if all were right, and how much of
-    them is new; whether the round adapted to that."""
+    them is new; whether the round adapted to that; the share of its items that anchors cover."""
     trained = trainer.trained_
     if not trained.any():
         return {}
     trusted = float(trainer.trust_[trained].mean())
-    return {"trusted": trusted, "novelty": trainer.novelty_, "adapted": int(trainer.adapted_)}
+    return {
+        "trusted": trusted,
+        "novelty": trainer.novelty_,
+        "adapted": int(trainer.adapted_),
+        "covered": trainer.covered_,
+    }
 
 
 def _skipped(named: ResolvedItems) -> dict[str, int]:
@@ -520,16 +539,34 @@ class KnownChunks:
     def __init__(self, rounds: Sequence[Round], by_name: bool, run: dict[int, Round]) -> None:
         self._by_name, self._run = by_name, run
         self._rounds: dict[str, list[Round]] = {}
+        self._bare: dict[str, Round] = {}
         for done in rounds:
             for chunk_hash in done.chunk_hash.split():  # `build` puts several chunks into round 1
                 self._rounds.setdefault(chunk_hash, []).append(done)
+                self._bare[_bare(chunk_hash)] = done
 
     def take(self, piece: Piece, chunk_hash: str) -> Round | None:
-        """The round that has the chunk, which from then on is there once less; None to take it in."""
+        """The round that has the chunk, which from then on is there once less; None to take it in.
+
+        InputError where it has the chunk with other metadata: taken in, all its items would be there twice.
+        """
         if self._by_name and piece.named:
             return self._run.get(piece.number)
         rounds = self._rounds.get(chunk_hash)
-        return rounds.pop(0) if rounds else None
+        if rounds:
+            return rounds.pop(0)
+        other = self._bare.get(_bare(chunk_hash))
+        if other is not None and rounds is None:
+            raise InputError(
+                f"{piece.where}: its items are in the index already (round {other.round}) with other "
+                "metadata; give the same --metadata, ids or keys and --on-duplicate replace, or --no-skip"
+            )
+        return None
+
+
+def _bare(chunk_hash: str) -> str:
+    """What a `Chunk.digest` says of all but metadata."""
+    return chunk_hash.partition("+")[0]
 
 
 def _interrupted(rounds: Sequence[Round], inputs: Inputs) -> dict[int, Round]:

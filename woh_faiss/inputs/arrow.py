@@ -6,7 +6,7 @@ pyarrow is imported in the functions that need it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +15,14 @@ from urllib.parse import unquote
 
 from woh_faiss import budget, validate
 from woh_faiss.display import display_path
+from woh_faiss.encoders.encoder import METADATA, EncoderRecord
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 from woh_faiss.tags.splitting import TagTexts
 
 from . import arrow_values as values
 from .chunk import Chunk
-from .columns import Columns, Offer, choose, choose_one, natural
+from .columns import Columns, Offer, check_metadata, choose, choose_one, natural
 from .saved_dataset import STATE, saved_files
 from .source import CHUNK_SIZE, ChunkSource, LabelColumn, Reading, at, chunk_at
 
@@ -176,16 +177,18 @@ def table_source(
     offered = [offer for offer in values.offers(table.schema) if offer.name not in partition] + extra
     needed = ("features", "tags") if learn else ("features",)
     columns = choose(table.where, offered, wanted, needed)
+    check_metadata(table.where, offered, reading.metadata)
     assert columns.features is not None  # noqa: S101 - it was needed; this tells mypy
     d = values.width(table.schema, columns.features)
     if d is None and table.n:
         with at(table.where, 0):
             d = _first_width(table, columns.features, reading.bad is not None)
     _no_bomb(table, d or 0)
+    named = [name for name in dict.fromkeys([*columns.named, *reading.metadata]) if name not in partition]
 
     def read(size: int | None) -> Iterator[Chunk]:
         start = 0
-        for part in table.tables([name for name in columns.named if name not in partition], size):
+        for part in table.tables(named, size):
             n = part.num_rows
             if reading.bad is not None and d is not None:
                 faults = values.faults(part, columns, d)
@@ -193,7 +196,9 @@ def table_source(
                 if not part.num_rows:
                     start += n
                     continue
-            found = chunk_values(part, columns, table.where, start, reading.split_as, partition)
+            found = chunk_values(
+                part, columns, table.where, start, reading.split_as, partition, reading.metadata
+            )
             if found["features"].shape[1] != d:
                 raise InputError(
                     f"{table.where}: features from row {start} on have {found['features'].shape[1]} numbers, "
@@ -203,7 +208,10 @@ def table_source(
             start += n
 
     labels = label_column(table, offered, partition)
-    return ChunkSource(table.where, table.n, d, columns, read, labels=labels)
+    with at(table.where, 0):
+        told = (table.schema.metadata or {}).get(METADATA)
+        encoder = None if told is None else EncoderRecord.from_json(told)
+    return ChunkSource(table.where, table.n, d, columns, read, labels=labels, encoder=encoder)
 
 
 def _first_width(table: ArrowTable, name: str, skip: bool) -> int:
@@ -235,6 +243,7 @@ def chunk_values(
     start: int,
     split_as: TagTexts,
     partition: dict[str, str] | None = None,
+    metadata: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Arguments of `Chunk.of` from a table of rows from `start` on; what has no column is not among them."""
     found: dict[str, Any] = {}
@@ -250,6 +259,12 @@ def chunk_values(
             found["ids"] = values.ids(part.column(columns.id))
         if columns.key is not None:
             found["keys"] = values.keys(part.column(columns.key))
+        if metadata:
+            held, n = partition or {}, part.num_rows
+            found["metadata"] = {
+                name: [held[name] or None] * n if name in held else values.cells(part.column(name), name)
+                for name in metadata
+            }
     return found
 
 

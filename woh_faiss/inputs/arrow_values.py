@@ -42,6 +42,10 @@ def kind(type_: Any) -> str:
         return "decimals"
     if types.is_fixed_size_binary(type_) and type_.byte_width == 16:
         return "uuids"
+    if types.is_boolean(type_):
+        return "bools"
+    if types.is_date(type_) or types.is_timestamp(type_):
+        return "times"
     if is_text(type_) or is_bytes(type_) or types.is_null(type_):  # nulls alone: pandas writes no text so
         return "text"
     if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
@@ -227,6 +231,28 @@ def keys(column: Any) -> list[str]:
     if pa.types.is_fixed_size_binary(array.type):
         return [str(uuid.UUID(bytes=value)) for value in _python(array)]
     return [key_text(value) for value in _python(array)]
+
+
+def cells(column: Any, name: str) -> list[Any]:
+    """Metadata of a column: a value, or None for null, an item."""
+    import pyarrow as pa
+
+    array = _decoded(_one(column))
+    if pa.types.is_fixed_size_binary(array.type):
+        found = _python(array)
+        return [None if value is None else str(uuid.UUID(bytes=value)) for value in found]
+    if pa.types.is_timestamp(array.type):
+        try:
+            array = array.cast(pa.timestamp("us", array.type.tz))
+        except pa.ArrowInvalid:
+            raise InputError(
+                f"metadata {validate.short(name)} have times of nanoseconds, expected microseconds; round "
+                "them"
+            ) from None
+    try:
+        return _python(array)
+    except (ValueError, OverflowError) as error:  # a year that datetime has not, an unknown time zone
+        raise InputError(f"metadata {validate.short(name)}: {' '.join(str(error).split())[:160]}") from error
 
 
 def key_text(value: Any) -> str:

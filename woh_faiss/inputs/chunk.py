@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError, MemoryBudgetError
 from woh_faiss.io.npz import read_arrays
+from woh_faiss.metadata import MetadataColumn, joined, metadata_of
 from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists, tag_lists
 
@@ -55,6 +56,8 @@ class Chunk:
         What belongs together (an album, a product), of any plain dtype.
     left_out : int
         Items that were left out because others have their id or key.
+    metadata : dict of str to MetadataColumn, optional
+        Columns by name, n cells each.
     """
 
     features: NDArray[Any]
@@ -64,6 +67,7 @@ class Chunk:
     labels: NDArray[np.bool_] | None
     groups: NDArray[Any] | None
     left_out: int = 0
+    metadata: dict[str, MetadataColumn] | None = None
 
     @classmethod
     def of(
@@ -75,6 +79,7 @@ class Chunk:
         keys: ArrayLike | None = None,
         labels: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        metadata: Mapping[str, Any] | None = None,
         on_duplicate: OnDuplicate = "error",
     ) -> Chunk:
         """A checked chunk; features are not copied.
@@ -90,6 +95,8 @@ class Chunk:
         keys : (n,) strings, optional
         labels : (n, L) array of 0 and 1, or (n,) class numbers from 0, optional
         groups : (n,) array, optional
+        metadata : dict of str to (n,) array_like, optional
+            Numbers, text, bools, dates or times by name, to filter by: see `metadata.metadata_of`.
         on_duplicate : "error", "skip" or "replace"
             Items that have another's id or key are refused, or left out but for the first ("skip") or the
             last ("replace"). One that has the id of another and not its key is refused in any case.
@@ -121,6 +128,7 @@ class Chunk:
             keys=None if keys is None else _item_keys(keys, n, once),
             labels=None if labels is None else _multi_hot(labels, n),
             groups=None if groups is None else _item_groups(groups, n),
+            metadata=None if metadata is None else metadata_of(metadata, n),
         )
         if once:
             return chunk
@@ -135,7 +143,8 @@ class Chunk:
         return len(self.features)
 
     def digest(self) -> str:
-        """SHA-256, in hex, of features, tags, ids and keys, whatever file they come from.
+        """SHA-256, in hex, of features, tags, ids and keys, whatever file they come from; that of metadata
+        follows, where there are any, behind a ``+``.
 
         It covers only shape and dtype of features that are on other machines.
         """
@@ -149,7 +158,10 @@ class Chunk:
             sha.update(np.ascontiguousarray(self.tags.indices).data)
         for names in (self.ids, self.keys):
             sha.update(repr(None if names is None else names.tolist()).encode())
-        return sha.hexdigest()
+        if self.metadata is None:
+            return sha.hexdigest()
+        columns = [(name, column.type, column.cells) for name, column in sorted(self.metadata.items())]
+        return f"{sha.hexdigest()}+{hashlib.sha256(repr(columns).encode()).hexdigest()}"
 
     def rows(self, select: slice | NDArray[Any]) -> Chunk:
         """The items of a slice, an int array or an (n,) bool mask; a slice copies no features."""
@@ -160,6 +172,9 @@ class Chunk:
             keys=None if self.keys is None else self.keys[select],
             labels=None if self.labels is None else self.labels[select],
             groups=None if self.groups is None else self.groups[select],
+            metadata=None
+            if self.metadata is None
+            else {name: column.rows(select) for name, column in self.metadata.items()},
         )
 
 
@@ -197,22 +212,35 @@ def read_good_rows(
     bad: BadRows | None,
     split_as: TagTexts | None = None,
     on_duplicate: OnDuplicate = "error",
+    metadata: Sequence[str] = (),
 ) -> Chunk | None:
-    """As `read_chunk`, of the rows without a fault if `bad` takes the others; None where none is left."""
+    """As `read_chunk`, of the rows without a fault if `bad` takes the others; None where none is left.
+
+    `metadata` are the arrays that are its columns of metadata.
+    """
     where = display_path(path)
     with budget.reading(where):
-        arrays = read_arrays(path, "features", OPTIONAL)
+        arrays = read_arrays(path, "features", (*OPTIONAL, *metadata))
         try:
             X, tags = arrays["features"], stored_tags(arrays, split_as)
-            more = {name: arrays[name] for name in ("ids", "keys", "labels", "groups") if name in arrays}
+            more: dict[str, Any] = {
+                name: arrays[name] for name in ("ids", "keys", "labels", "groups") if name in arrays
+            }
+            if missing := [name for name in metadata if name not in arrays]:
+                raise InputError(f"has no array {validate.short(missing[0])} for --metadata")
+            if metadata:
+                more["metadata"] = metadata_of({name: arrays[name] for name in metadata}, len(X))
             kept = None if bad is None else bad.kept(where, 0, len(X), of_features(X))
             if kept is None or kept.all():
                 return Chunk.of(X, tags, on_duplicate=on_duplicate, **more)
             if not kept.any():
                 return None
+            columns = more.pop("metadata", None)
             _same_length(len(X), tags=tags, **more)
             tags = None if tags is None else tags.rows(kept).own()
             good = {name: values[kept] for name, values in more.items()}
+            if columns is not None:
+                good["metadata"] = {name: column.rows(kept) for name, column in columns.items()}
             return Chunk.of(X[kept], tags, on_duplicate=on_duplicate, **good)
         except MemoryBudgetError:
             raise
@@ -323,6 +351,7 @@ def concatenate(
         keys=stacked("keys") if own_names else None,
         labels=stacked("labels"),
         groups=stacked("groups"),
+        metadata=_joined_metadata(chunks, names) if own_names else None,
         on_duplicate=on_duplicate,
     )
     return replace(joined, left_out=joined.left_out + sum(chunk.left_out for chunk in chunks))
@@ -349,9 +378,15 @@ def gathered(chunks: Iterable[Chunk], least: int) -> Iterator[list[Chunk]]:
     yield from ([chunk] for chunk in rest)
 
 
-def naming(chunk: Chunk) -> tuple[bool, ...]:
-    """Whether the chunk is without ids, keys, tags: chunks are joined only where these are equal."""
-    return chunk.ids is None, chunk.keys is None, chunk.tags is None
+def _joined_metadata(chunks: Sequence[Chunk], names: Sequence[str]) -> dict[str, MetadataColumn] | None:
+    parts = [chunk.metadata for chunk in chunks if chunk.metadata is not None]
+    return joined(parts, names) if len(parts) == len(chunks) else None
+
+
+def naming(chunk: Chunk) -> tuple[Any, ...]:
+    """What the chunk has of ids, keys, tags and metadata: chunks are joined only where these are equal."""
+    columns = None if chunk.metadata is None else sorted(chunk.metadata)
+    return chunk.ids is None, chunk.keys is None, chunk.tags is None, columns and tuple(columns)
 
 
 def stored_tags(arrays: dict[str, NDArray[Any]], split_as: TagTexts | None = None) -> TagLists | None:

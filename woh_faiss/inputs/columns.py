@@ -103,6 +103,23 @@ def choose(
     return Columns(**found)
 
 
+#: Kinds of columns that may be metadata.
+_SINGLE = ("ints", "floats", "decimals", "text", "uuids", "bools", "times")
+
+
+def check_metadata(where: str, offers: Sequence[Offer], names: Sequence[str]) -> None:
+    """InputError where a column of metadata is not there, or holds no single values."""
+    by_name = {offer.name: offer for offer in offers}
+    for name in names:
+        if name not in by_name:
+            raise InputError(f"{where} has no column {short(name)} for --metadata; it has {told(offers)}")
+        if by_name[name].kind not in _SINGLE:
+            raise InputError(
+                f"{where}: column {short(name)} is {by_name[name].told}, expected numbers, text, true and "
+                f"false, dates or times for --metadata; it has {told(offers)}"
+            )
+
+
 def told(offers: Sequence[Offer]) -> str:
     """The columns there are, for a message."""
     return listed([f"{display_text(offer.name)} ({offer.told})" for offer in offers], 20) or "no columns"

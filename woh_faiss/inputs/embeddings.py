@@ -19,7 +19,7 @@ from .arrow import ArrowTable, chunk_values, label_column, open_table
 from .arrow_values import offers
 from .bad_rows import of_features
 from .chunk import Chunk
-from .columns import Columns, choose
+from .columns import Columns, check_metadata, choose
 from .source import ChunkSource, Reading, at, chunk_at
 
 #: The folders of features and of what is known of each; others (text_emb) are not read.
@@ -89,10 +89,12 @@ def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, reading: 
         )
     offered = [offer for offer in offers(table.schema) if offer.kind != "vectors"]
     columns = choose(table.where, offered, wanted, ("tags",) if learn else ())
+    check_metadata(table.where, offered, reading.metadata)
+    named = list(dict.fromkeys([*columns.named, *reading.metadata]))
 
     def read(size: int | None) -> Iterator[Chunk]:
         size = size or len(X)
-        known = table.tables(columns.named, size) if columns.named else None
+        known = table.tables(named, size) if named else None
         for start in range(0, len(X), size):
             rows = X[start : start + size]
             part = None if known is None else next(known)
@@ -104,7 +106,10 @@ def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, reading: 
                     continue
             with at(where, start):
                 validate.features(rows)
-            more = {} if part is None else chunk_values(part, columns, table.where, start, reading.split_as)
+            more = {}
+            if part is not None:
+                how = reading.split_as, None, reading.metadata
+                more = chunk_values(part, columns, table.where, start, *how)
             yield chunk_at(table.where, start, reading.on_duplicate, rows, **more)
 
     labels = label_column(table, offers(table.schema), {})

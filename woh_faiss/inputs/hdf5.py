@@ -17,7 +17,7 @@ from woh_faiss.tags.tag_lists import TagLists
 
 from .arrow_values import key_text, label_names, tags_of
 from .chunk import Chunk
-from .columns import KINDS, Columns, Offer, choose, choose_one
+from .columns import KINDS, Columns, Offer, check_metadata, choose, choose_one
 from .source import ChunkSource, LabelColumn, Reading, at, good_chunk
 
 #: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
@@ -47,14 +47,15 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> C
         raise InputError(f"{where} is HDF5, which h5py reads: install woh-faiss[mat]") from None
     with _opened(path, where) as root:
         offered = [_offer(name, node) for name in root if (node := _dataset(root, name)) is not None]
-        for name in wanted:
+        for name in (*wanted, *reading.metadata):
             if name and "/" in name and (node := _dataset(root, name)) is not None:
                 offered.append(_offer(name, node))
         columns = choose(where, offered, wanted, ("features", "tags") if learn else ("features",), _KINDS)
+        check_metadata(where, offered, reading.metadata)
         assert columns.features is not None  # noqa: S101 - it was needed; this tells mypy
         features = columns.features
         n, d = map(int, _dataset(root, features).shape)
-        for name in filter(None, columns):
+        for name in filter(None, (*columns, *reading.metadata)):
             node = _dataset(root, name)
             checked_storage(node, f"{where}: dataset {name!r}")
             if node.shape[0] != n:
@@ -67,7 +68,9 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> C
         for start in range(0, n, step):
             with _opened(path, where) as root:
                 rows = slice(start, start + step)
-                found = {name: _rows(root, name, rows) for name in filter(None, columns)}
+                found = {
+                    name: _rows(root, name, rows) for name in filter(None, (*columns, *reading.metadata))
+                }
                 names = _rows(root, NAMES, slice(None)) if _dataset(root, NAMES) is not None else None
             more: dict[str, Any] = {}
             with at(where, start):
@@ -82,6 +85,8 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> C
                     more["ids"] = validate.whole_floats(found[columns.id])
             if columns.key is not None:
                 more["keys"] = [key_text(key) for key in found[columns.key]]
+            if reading.metadata:
+                more["metadata"] = {name: found[name] for name in reading.metadata}
             if (chunk := good_chunk(reading, where, start, found[features], **more)) is not None:
                 yield chunk
 
@@ -137,6 +142,8 @@ def _offer(name: str, node: Any) -> Offer:
         kind = "ints"
     elif node.ndim == 1 and type_.kind == "f":
         kind = "floats"
+    elif node.ndim == 1 and type_.kind == "b":
+        kind = "bools"
     return Offer(name, kind, f"{' x '.join(map(str, node.shape)) or 'scalar'} {'text' if text else type_}")
 
 

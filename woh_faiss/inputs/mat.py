@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from woh_faiss.errors import InputError
+from woh_faiss.errors import InputError, short
 from woh_faiss.inputs.matlab.chunks import USUAL, labels_of, tags_of, usual_parts
 from woh_faiss.inputs.matlab.mat import open_mat
 from woh_faiss.inputs.matlab.variables import Mat, whole_numbers
 
 from .chunk import Chunk
-from .columns import KINDS, Columns, Offer, choose, choose_one
+from .columns import KINDS, Columns, Offer, choose, choose_one, told
 from .source import ChunkSource, LabelColumn, Reading, at, good_chunk
 
 _KINDS = {
@@ -55,6 +55,10 @@ def mat_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> Ch
             more["ids"] = whole_numbers(np.ravel(mat.read(columns.id)))
         if columns.key is not None:
             more["keys"] = np.ravel(mat.read(columns.key))
+        for name in reading.metadata:
+            if name not in mat.variables:
+                raise InputError(f"has no variable {short(name)} for --metadata; it has {told(offered)}")
+            more[f"metadata {name}"] = np.ravel(mat.read(name))
         for name, values in more.items():
             if len(values) != n:
                 raise InputError(f"there are {len(values)} {name} for {n} rows of features; give one a row")
@@ -66,6 +70,8 @@ def mat_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> Ch
             parts = {
                 name: values.rows(rows) if name == "tags" else values[rows] for name, values in more.items()
             }
+            if reading.metadata:
+                parts["metadata"] = {name: parts.pop(f"metadata {name}") for name in reading.metadata}
             if (chunk := good_chunk(reading, mat.where, start, X[rows], **parts)) is not None:
                 yield chunk
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import budget
+from woh_faiss.encoders.encoder import EncoderRecord
 from woh_faiss.errors import InputError, MemoryBudgetError
 from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
@@ -59,6 +60,8 @@ class ChunkSource:
         What a person should know of what was taken.
     labels : LabelColumn, optional
         None for a chunk file, whose chunks have them.
+    encoder : EncoderRecord, optional
+        What made the features, where the file says it.
     """
 
     where: str
@@ -68,6 +71,7 @@ class ChunkSource:
     read: Callable[[int | None], Iterator[Chunk]]
     note: str | None = None
     labels: LabelColumn | None = None
+    encoder: EncoderRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,14 @@ class Reading:
         As `Chunk.of` takes it.
     bad : BadRows or None
         Takes rows that cannot be used; without it they are errors.
+    metadata : tuple of str
+        Columns of metadata, by name.
     """
 
     split_as: TagTexts
     on_duplicate: OnDuplicate = "error"
     bad: BadRows | None = None
+    metadata: tuple[str, ...] = ()
 
 
 def chunk_at(where: str, start: int, on_duplicate: OnDuplicate, features: Any, **values: Any) -> Chunk:
@@ -108,11 +115,13 @@ def good_chunk(reading: Reading, where: str, start: int, features: Any, **more: 
 
 
 def selected(values: Any, kept: NDArray[np.bool_]) -> Any:
-    """The values of the rows that are kept: of an array, a list or tags."""
+    """The values of the rows that are kept: of an array, a list, tags, or columns of any."""
     if isinstance(values, TagLists):
         return values.rows(kept).own()
     if isinstance(values, np.ndarray):
         return values[kept]
+    if isinstance(values, Mapping):
+        return {name: selected(column, kept) for name, column in values.items()}
     return [value for value, keep in zip(values, kept.tolist(), strict=True) if keep]
 
 

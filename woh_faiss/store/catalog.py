@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from woh_faiss.errors import StoreError
 from woh_faiss.validate import short
 
-from . import cell_types, row_checks, schema, table_checksums
+from . import cell_types, item_metadata, row_checks, schema, table_checksums
 from .database import moment, where_in
 from .dead_rows import DeadRows
 from .records import AnnIndex, Item, Round, Snapshot, State
@@ -271,11 +271,6 @@ def _rounds(connection: sqlite3.Connection, where: str, given: tuple[int, ...]) 
     return rows
 
 
-def check_items(table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-    """DatabaseError for rows of `items` or `removed` (row, id, ..., crc, ...) that are not as written."""
-    table_checksums.check_crcs(table, ((row[1:6], row[6]) for row in rows))
-
-
 def tags(connection: sqlite3.Connection) -> list[tuple[int | None, str, int, bytes | None]]:
     """(column, tag, count, vector) of every tag, by column; those without one last.
 
@@ -313,27 +308,32 @@ def items(
     wanted = list(values)
     with moment(connection):
         stale = rewritten(connection, folder, seen)
-        select = f"SELECT row, id, key, tags, round, trust, crc FROM items WHERE {column} IN"  # noqa: S608
-        rows = cell_types.all_typed("items", where_in(connection, select, wanted), cell_types.ITEM)
-        columns = ", ".join(cell_types.REMOVED)
-        select = f"SELECT {columns} FROM removed WHERE {column} IN"  # noqa: S608
-        gone = cell_types.all_typed("removed", where_in(connection, select, wanted), cell_types.REMOVED)
-        check_items("items", rows)
-        check_items("removed", gone)
-        rows += [row[:7] for row in gone if stale or row[7] > seen.round]
+        known = item_metadata.columns(connection)
+        where = column, wanted, item_metadata.n_slots(known)
+        pairs = item_metadata.read_items(connection, "items", cell_types.ITEM, *where)
+        gone = item_metadata.read_items(connection, "removed", cell_types.REMOVED, *where)
+        pairs += [(row[:7], cells) for row, cells in gone if stale or row[7] > seen.round]
         if stale:  # after a rollback an id or key of a user's own may have come again
-            numbers = {row[4] for row in rows}
+            numbers = {row[4] for row, _ in pairs}
             found = where_in(connection, "SELECT round, time FROM rounds WHERE round IN", numbers)
             times = dict(
                 cell_types.all_typed("rounds", found, cell_types.some(cell_types.ROUND, "round", "time"))
             )
-            rows = [row for row in rows if times.get(row[4], inf) <= seen.time]
-    for row, id_, _, _, number, *_ in rows:
+            pairs = [it for it in pairs if times.get(it[0][4], inf) <= seen.time]
+    for (row, id_, _, _, number, *_), _ in pairs:
         if not stale and (row < seen.rows) != (number <= seen.round):
             raise sqlite3.DatabaseError(f"item {id_} of round {number} has row {row}")
     return [
-        Item(id_, row, key, cell_types.texts("items.tags", tags_), number, 1.0 if trust is None else trust)
-        for row, id_, key, tags_, number, trust, _ in rows
+        Item(
+            id_,
+            row,
+            key,
+            cell_types.texts("items.tags", tags_),
+            number,
+            1.0 if trust is None else trust,
+            item_metadata.values(known, cells),
+        )
+        for (row, id_, key, tags_, number, trust, _), cells in pairs
         if stale or row < seen.rows
     ], stale
 

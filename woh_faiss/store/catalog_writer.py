@@ -6,11 +6,16 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import groupby
 from typing import Any
 
-from . import cell_types, dead_rows, table_checksums
+from woh_faiss.metadata import MOST
+
+from . import cell_types, dead_rows, item_metadata, table_checksums
 from .database import where_in
+from .item_metadata import Cells, ColumnSlot
 from .records import Round
+from .schema import slots
 from .table_checksums import TableChecksums
 
 #: A row of `items`: row, id, key, tags as JSON, round, trust (None for 1), CRC-32.
@@ -18,10 +23,16 @@ ItemRow = tuple[int, int, str | None, str | None, int, float | None, int]
 
 
 def item_row(
-    row: int, id_: int, key: str | None, tags: str | None, number: int, trust: float | None
+    row: int,
+    id_: int,
+    key: str | None,
+    tags: str | None,
+    number: int,
+    trust: float | None,
+    cells: Cells = (),
 ) -> ItemRow:
-    """A row of `items` with its CRC-32."""
-    return row, id_, key, tags, number, trust, table_checksums.crc((id_, key, tags, number, trust))
+    """A row of `items` with its CRC-32, which covers the cells of its metadata."""
+    return row, id_, key, tags, number, trust, table_checksums.crc((id_, key, tags, number, trust, *cells))
 
 
 class CatalogWriter:
@@ -92,8 +103,39 @@ class CatalogWriter:
         self._run.execute("DELETE FROM early_features")
         self.renew("rounds", "early_features")
 
+    def add_metadata(self, new: Sequence[ColumnSlot], rows: Sequence[tuple[int, Cells]]) -> None:
+        """Columns that are new, and cells of new items, as (row, cells)."""
+        added = [(it.slot, it.name, it.type, it.round) for it in new]
+        self._run.executemany(
+            "INSERT INTO metadata_columns (slot, name, type, round) VALUES (?, ?, ?, ?)", added
+        )
+        self._sums.change("metadata_columns", new=added)
+        rows = [(row, cells) for row, cells in rows if cells]
+        for n, some in groupby(sorted(rows, key=lambda it: (len(it[1]), it[0])), key=lambda it: len(it[1])):
+            names, places = ", ".join(slots(n)), ", ?" * n
+            self._run.executemany(
+                f"INSERT INTO metadata (row, {names}) VALUES (?{places})",  # noqa: S608
+                ((row, *cells) for row, cells in some),
+            )
+        self._sums.change("metadata", new=(cells for _, cells in rows))
+
+    def forget_metadata(self, rows: Sequence[int]) -> None:
+        """Cells of rows that are erased, and columns of which none is left."""
+        select = f"SELECT {', '.join(slots(MOST))} FROM metadata WHERE row IN"  # noqa: S608
+        self._sums.change("metadata", gone=where_in(self._run, select, rows))
+        self._run.executemany("DELETE FROM metadata WHERE row = ?", ((row,) for row in rows))
+        known = item_metadata.columns(self._run)
+        if known:
+            counts = ", ".join(f"count(c{it.slot})" for it in known)
+            left = self._run.execute(f"SELECT {counts} FROM metadata").fetchone()  # noqa: S608
+            gone = [it.slot for it, n in zip(known, left, strict=True) if not n]
+            self._run.executemany("DELETE FROM metadata_columns WHERE slot = ?", ((it,) for it in gone))
+            self._sums.renew("metadata_columns")
+
     def put_tags(self, rows: Sequence[tuple[str, int | None, int, bytes | None]], number: int) -> None:
         """New and changed tags (tag, column, count, vector), and what round `number` found in their place."""
+        # In the tables' own order: else each of many new tags is put among those before it.
+        rows = sorted(rows, key=lambda row: row[0].encode())
         now = {tag: (tag, column, count) for tag, column, count, _ in rows}
         select = 'SELECT tag, "column", count FROM tags WHERE tag IN'
         found = cell_types.all_typed("tags", where_in(self._run, select, now), cell_types.TAG)

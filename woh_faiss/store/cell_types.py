@@ -33,6 +33,7 @@ DEAD: Kinds = {"block": COUNT, "count": COUNT, "bits": bytes, "crc": COUNT}
 TAG: Kinds = {"tag": str, "column": int | None, "count": COUNT}
 VECTOR: Kinds = {"vector": bytes | None}
 EARLY: Kinds = {"row": COUNT, "x": bytes}
+METADATA_COLUMN: Kinds = {"slot": COUNT, "name": str, "type": str, "round": COUNT}
 UNDO: Kinds = {"round": COUNT, "tags": str}
 WERE: Kinds = {"tag": str, "column": int | None, "count": int | None}
 ROUND: Kinds = {

@@ -35,9 +35,12 @@ from .write_transaction import WriteTransaction
 #: Rows read or written at a time.
 _BLOCK = 1 << 18
 #: What is changed as a whole.
-_TABLES = ("rounds", "items", "removed", "tags", "vectors", "undo", "early_features", "dead")
-#: Of these, what compact leaves as it is, and may be large.
-_KEPT = ("items", "vectors")
+_TABLES = (
+    *("rounds", "items", "removed", "tags", "vectors", "undo", "early_features", "dead"),
+    *("metadata_columns", "metadata"),
+)
+#: Of these, what compact leaves as it is but for what is erased, and may be large.
+_KEPT = ("items", "vectors", "metadata")
 _COMPACTED = tuple(table for table in _TABLES if table not in _KEPT)
 
 
@@ -90,7 +93,9 @@ def compact(writing: WriteTransaction, forget: Forget | None = None, form: Calla
             run.executemany(
                 "UPDATE items SET row = ? WHERE id = ?", zip(range(start, rows), names, strict=False)
             )
-        _move_early_features(run, alive)
+        catalog_writer.forget_metadata(dead)
+        for table in ("early_features", "metadata"):
+            _move_rows(run, table, alive)
         for number, a, b, lost in rounds:
             run.execute("UPDATE rounds SET first_row = ?, end_row = ? WHERE round = ?", (a, b, number))
             if lost:
@@ -125,18 +130,18 @@ def _forget_in_models(writing: WriteTransaction, state: State, forget: Forget) -
     files.sync_folder(writing.folder)
 
 
-def _move_early_features(run: sqlite3.Connection, alive: NDArray[np.bool_]) -> None:
-    """Features that are kept go with their row, or get its new number."""
-    found = run.execute("SELECT row FROM early_features ORDER BY row")
-    kinds = cell_types.some(cell_types.EARLY, "row")
-    rows = [row for (row,) in cell_types.all_typed("early_features", found, kinds)]
+def _move_rows(run: sqlite3.Connection, table: str, alive: NDArray[np.bool_]) -> None:
+    """What a table keeps by row goes with its row, or gets its new number."""
+    found = run.execute(f"SELECT row FROM {table} ORDER BY row")  # noqa: S608
+    rows = [row for (row,) in cell_types.all_typed(table, found, {"row": cell_types.COUNT})]
     if rows and rows[-1] >= len(alive):
-        raise sqlite3.DatabaseError(f"early_features has row {rows[-1]}, which is not there")
-    run.executemany("DELETE FROM early_features WHERE row = ?", ((row,) for row in rows if not alive[row]))
+        raise sqlite3.DatabaseError(f"{table} has row {rows[-1]}, which is not there")
+    gone = ((row,) for row in rows if not alive[row])
+    run.executemany(f"DELETE FROM {table} WHERE row = ?", gone)  # noqa: S608
     places = (np.cumsum(alive) - 1).tolist()
     moved = ((places[row], row) for row in rows if alive[row] and places[row] != row)
     # Ascending: each place is free by then.
-    run.executemany("UPDATE early_features SET row = ? WHERE row = ?", moved)
+    run.executemany(f"UPDATE {table} SET row = ? WHERE row = ?", moved)  # noqa: S608
 
 
 def _places(
@@ -228,7 +233,9 @@ def rollback(writing: WriteTransaction, number: int) -> int:
         )
         run.execute("DELETE FROM removed WHERE removed > ?", (number,))
         catalog_writer.renew_dead()
-        run.execute("DELETE FROM early_features WHERE row >= ?", (end,))
+        for table in ("early_features", "metadata"):
+            run.execute(f"DELETE FROM {table} WHERE row >= ?", (end,))  # noqa: S608
+        run.execute("DELETE FROM metadata_columns WHERE round > ?", (number,))
         _restore_tags(run, number)
         run.execute("DELETE FROM rounds WHERE round > ?", (number,))
         run.execute("UPDATE rounds SET ntotal = (SELECT count(*) FROM items) WHERE round = ?", (number,))

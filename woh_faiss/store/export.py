@@ -15,7 +15,7 @@ from woh_faiss.errors import InputError, StoreError
 from woh_faiss.io.atomic_write import write_whole
 
 from . import faiss_indexes, files
-from .scan import Rows
+from .scan import Rows, Scan
 from .view import View
 
 #: Queries that a file is tried with, and neighbours of each.
@@ -56,28 +56,30 @@ class Exported:
     radius: int | None
 
 
-def _alive(view: View) -> tuple[NDArray[np.uint8], Rows]:
-    """Codes and ids of the items that can be found, in their order."""
-    rows = view.everything.allowed
-    return view.everything.codes, np.asarray(view.ids if rows is None else view.ids[rows], np.int64)
+def _alive(view: View, scan: Scan) -> tuple[NDArray[np.uint8], Rows]:
+    """Codes and ids of the items of a search, in their order."""
+    rows = scan.allowed
+    return scan.codes, np.asarray(view.ids if rows is None else view.ids[rows], np.int64)
 
 
-def in_memory(view: View, kind: str, given: Mapping[str, Any], bits: int) -> Any:
-    """A Faiss index of the items of a state: see `WOHIndex.to_faiss`."""
-    codes, ids = _alive(view)
+def in_memory(view: View, scan: Scan, kind: str, given: Mapping[str, Any], bits: int) -> Any:
+    """A Faiss index of items of a state, those of `scan`: see `WOHIndex.to_faiss`."""
+    codes, ids = _alive(view, scan)
     return faiss_indexes.built(kind, codes, faiss_indexes.complete(kind, given, len(codes), bits), ids)
 
 
-def export(view: View, path: Path, kind: str, given: Mapping[str, Any], bits: int, force: bool) -> Exported:
+def export(
+    view: View, scan: Scan, path: Path, kind: str, given: Mapping[str, Any], bits: int, force: bool
+) -> Exported:
     """Write it to `path`, once what was written has answered: see `WOHIndex.export`."""
-    codes, ids = _alive(view)
+    codes, ids = _alive(view, scan)
     parameters = faiss_indexes.complete(kind, given, len(codes), bits)
     _check_place(path, view.folder, force)
     view.check_rows()
     with files.failures(path, "write"), write_whole(path, "export") as file:
         faiss_indexes.write(file, faiss_indexes.built(kind, codes, parameters, ids))
         files.sync(file, path.name)
-        recall, n = _tried(view, Path(file.name), kind, bits)
+        recall, n = _tried(view, scan, Path(file.name), kind, bits)
         size = files.file_size(Path(file.name))
         _check_place(path, view.folder, force)  # somebody else may have been there meanwhile
     radius = faiss_indexes.radius(kind, parameters)
@@ -93,16 +95,17 @@ def _check_place(path: Path, folder: Path, force: bool) -> None:
         raise InputError(f"{path} exists already; --force (force=True) replaces it, or choose another name")
 
 
-def _tried(view: View, path: Path, kind: str, bits: int) -> tuple[float, int]:
+def _tried(view: View, scan: Scan, path: Path, kind: str, bits: int) -> tuple[float, int]:
     """Recall against the scan of all codes, and queries; StoreError if an exact kind answers otherwise."""
     with files.open_regular(path) as file:
         index = faiss_indexes.read(file)
-    codes, ids = _alive(view)
+    codes, ids = _alive(view, scan)
     queries = faiss_indexes.probes(codes, bits, _QUERIES)
     k = min(_K, len(codes))
     if not k:
         return 1.0, 0
-    truth, names = view.search(queries, k)
+    truth, rows = scan.nearest(queries, k)
+    names = view.ids_at(rows)
     D, I = faiss_indexes.nearest(index, queries, k)
     exact = kind in faiss_indexes.EXACT
     if index.ntotal != len(ids) or (exact and not np.array_equal(D, truth)):

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from woh_faiss.metadata import Metadata
+
 #: (column, tag, count, vector)
 TagRow = tuple[int | None, str, int, bytes | None]
 
@@ -180,6 +182,8 @@ class NewRound:
     recoded : (rows, d // 8) uint8, optional
         Codes for all rows that are there, those of removed items too, in place of theirs. Then no features
         are kept any more, there are no approximate indexes, and no rollback goes beyond this round.
+    metadata : MetadataColumn by name, optional
+        Of the new items, n cells a column.
     """
 
     kind: Literal["trained", "encoded", "removed"]
@@ -199,12 +203,13 @@ class NewRound:
     trust: Sequence[float | None] | None = None
     early: NDArray[np.float32] | None = None
     recoded: NDArray[np.uint8] | None = None
+    metadata: Metadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One live item: the user's id and key, its row in the codes file, its tags, the round that added it, and
-    how far its tags are trusted, 0 to 1."""
+    """One live item: the user's id and key, its row in the codes file, its tags, the round that added it, how
+    far its tags are trusted, 0 to 1, and a value or None for each column of metadata that the index has."""
 
     id: int
     row: int
@@ -212,6 +217,7 @@ class Item:
     tags: list[str]
     round: int
     trust: float = 1.0
+    metadata: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(slots=True)

@@ -102,6 +102,11 @@ class Scan:
         """Rows that an answer may have."""
         return self.rows if self.allowed is None else int(np.count_nonzero(self.allowed))
 
+    @cached_property
+    def places(self) -> Rows | None:
+        """The rows that an answer may have, ascending; None where all may."""
+        return None if self.allowed is None else np.flatnonzero(self.allowed)
+
     @property
     def few(self) -> bool:
         """Whether so few rows may answer that those are scanned alone."""

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from woh_faiss.errors import StoreError
+from woh_faiss.metadata import MOST
 from woh_faiss.validate import short
 
 #: Raised by one with every change an older package could not read; kept in ``PRAGMA user_version``.
@@ -73,10 +74,16 @@ CREATE TABLE rounds (
     crc INTEGER NOT NULL
 )"""
 
+
+def slots(n: int) -> list[str]:
+    """The names of the first n slots of table `metadata`."""
+    return [f"c{slot}" for slot in range(n)]
+
+
 # Live items only. items.id is the rowid itself, so a new item costs one table entry, plus one for a key.
 # tags is a JSON array, NULL for none, and trust what they count, NULL for 1. What was removed or replaced
 # moves to `removed`, a row each: there an id may occur many times. crc is `table_checksums.crc` of id, key,
-# tags, round and trust, which stay what they are.
+# tags, round, trust and cells of metadata, which stay what they are.
 _ITEMS = (
     """
 CREATE TABLE items (
@@ -131,6 +138,14 @@ _SPENT = "CREATE TABLE spent (digest BLOB PRIMARY KEY) WITHOUT ROWID"
 # makes the codes of all rows anew takes them away.
 _EARLY_FEATURES = "CREATE TABLE early_features (row INTEGER PRIMARY KEY, x BLOB NOT NULL)"
 
+# Metadata by row of the codes, of live and of removed items: a row where an item has any. Each column has a
+# slot, for a scan of one table answers any filter. A slot that is not used costs a byte a row.
+_METADATA = (
+    "CREATE TABLE metadata_columns (slot INTEGER PRIMARY KEY, name TEXT NOT NULL, type TEXT NOT NULL, "
+    "round INTEGER NOT NULL)",
+    f"CREATE TABLE metadata (row INTEGER PRIMARY KEY, {', '.join(slots(MOST))})",
+)
+
 #: What makes an empty catalogue.
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -141,6 +156,7 @@ SCHEMA = (
     _UNDO,
     _SPENT,
     _EARLY_FEATURES,
+    *_METADATA,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )

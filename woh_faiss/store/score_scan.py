@@ -9,7 +9,6 @@ on how it was found.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -361,7 +360,7 @@ class ScoreScan:
             least, more = known.least, known.more
             rows = np.sort(known.listed[known.listed != NO_ID])
             S = self._scores(kind, same, rows[None])[0]
-        listed, which = rows, self._which
+        listed, which = rows, self.scan.places
         total = self.scan.rows if which is None else len(which)
         for start in range(0, total, _BLOCK):
             end_ = min(start + _BLOCK, total)
@@ -394,11 +393,6 @@ class ScoreScan:
                     least = max(least, S[-1])
         first = _first(S, rows, k)
         return S[first], rows[first]
-
-    @cached_property
-    def _which(self) -> Rows | None:
-        """The rows that may answer, ascending; None where all may."""
-        return None if self.scan.allowed is None else np.flatnonzero(self.scan.allowed)
 
 
 #: Stands for a half that is not used.

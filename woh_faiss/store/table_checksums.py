@@ -15,7 +15,9 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from . import cell_types
+from woh_faiss.metadata import MOST
+
+from . import cell_types, schema
 
 #: What is summed, by table; the sums themselves are the row "sums" of `meta`.
 SELECTS = {
@@ -29,6 +31,8 @@ SELECTS = {
     "spent": "SELECT digest FROM spent",
     "undo": "SELECT round, tags FROM undo",
     "early_features": "SELECT row, x FROM early_features",
+    "metadata_columns": "SELECT slot, name, type, round FROM metadata_columns",
+    "metadata": f"SELECT {', '.join(schema.slots(MOST))} FROM metadata",  # noqa: S608 - rows: items' CRCs tell
 }
 _MODULUS = 1 << 128
 
@@ -51,9 +55,11 @@ def check_crcs(table: str, rows: Iterable[tuple[tuple[Any, ...], int]]) -> None:
 
 
 def encoded(row: tuple[Any, ...]) -> bytes:
-    """One encoding of a row's cells, which no other row has: docs/format.md."""
-    parts = []
-    for cell in row:
+    """One encoding of a row's cells, which no other row has, NULLs at the end apart: docs/format.md."""
+    parts, end = [], len(row)
+    while end and row[end - 1] is None:
+        end -= 1
+    for cell in row[:end]:
         if cell is None:
             parts.append(b"n")
         elif isinstance(cell, int):

@@ -13,6 +13,7 @@ import numpy as np
 
 from woh_faiss.display import display_text
 from woh_faiss.errors import StoreError, WOHError
+from woh_faiss.metadata import MOST
 
 from . import (
     ann_search,
@@ -22,6 +23,7 @@ from . import (
     database,
     files,
     generations,
+    item_metadata,
     schema,
     table_checksums,
     writer_lock,
@@ -140,9 +142,18 @@ class _Check:
     def _records(self, run: sqlite3.Connection, seen: Snapshot) -> None:
         """What readers compare: checksums of single rows; and rows that are no item's, in both places."""
         for table, kinds in (("items", cell_types.ITEM), ("removed", cell_types.REMOVED)):
-            found = run.execute(f"SELECT {', '.join(kinds)} FROM {table}")  # noqa: S608
             with self.noting(schema.CATALOG):
-                catalog.check_items(table, (cell_types.typed(table, row, kinds) for row in found))
+                known = item_metadata.columns(run)
+                found = run.execute(item_metadata.select_items(table, kinds, MOST))
+                for rows in database.batches(found):
+                    for _, cells in item_metadata.checked_items(table, rows, kinds):
+                        item_metadata.values(known, cells)
+                        if len(cells) > item_metadata.n_slots(known):
+                            raise sqlite3.DatabaseError("metadata has cells that no column has")
+        select = "SELECT count(*) FROM metadata WHERE row NOT BETWEEN 0 AND ? - 1"
+        (lost,) = run.execute(select, (seen.rows,)).fetchone()
+        if lost:
+            self.fault(schema.CATALOG, f"has metadata of {lost} rows that are not there; {_RESTORE}")
         dead = DeadRows.read(run)
         removed = {row for (row,) in run.execute("SELECT row FROM removed")}
         if removed != {*dead.rows().tolist()} or len(dead) != seen.rows - seen.ntotal:

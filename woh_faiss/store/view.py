@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from woh_faiss.errors import InputError, StoreError
 
 from . import catalog, codefile, database, files, packed_codes, schema
 from .dead_rows import DeadRows
+from .filtered import matching
 from .model import Model, Npy
 from .packed_codes import PackedCopies, Single
 from .records import Item, Round, Snapshot
@@ -29,8 +30,18 @@ from .score_scan import By, ScoreScan
 #: How often an opening reader follows a writer that removes the model just read about.
 _ATTEMPTS = 5
 
+#: Filters of a state that are kept, a byte a row each.
+_FILTERS = 4
+
 #: Bytes of codes and ids up to which those of the newest round are read when an index is opened: 1 ms.
 _CHECKED = 1 << 20
+
+
+class Where(NamedTuple):
+    """A filter, and the form in which it compares tags: see `where.compiled`."""
+
+    text: str
+    form: Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,8 @@ class View:
         Of `mapped`, made when searches are worth it.
     checks : RowChecks
         What of `mapped` and `ids` was compared with what was written.
+    filters : dict of str to Scan
+        Of the newest `_FILTERS` filters.
     """
 
     folder: Path
@@ -66,6 +79,7 @@ class View:
     anchors: Npy | None
     packed: PackedCopies = field(repr=False, compare=False)
     checks: RowChecks = field(repr=False, compare=False)
+    filters: dict[str, Scan] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path, config: dict[str, Any], d: int, snapshot: Snapshot, dead: DeadRows) -> View:
@@ -90,7 +104,10 @@ class View:
         if list(earlier.packed):
             checks.everything()
         return replace(
-            self, packed=earlier.packed.extended(self.mapped.codes, checks.everything), checks=checks
+            self,
+            filters={},
+            packed=earlier.packed.extended(self.mapped.codes, checks.everything),
+            checks=checks,
         )
 
     def check_round(self, number: int, first: int, end: int, checksum: str) -> None:
@@ -137,6 +154,10 @@ class View:
     def id_of_key(self, key: str) -> int | None:
         """The id of the item with this key, None if no item has it."""
         return next(iter(self._found("key", [key])), None)
+
+    def known_keys(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` that an item has."""
+        return {item.key for item in self._found("key", [*keys]).values() if item.key is not None}
 
     def near_keys(self, key: str) -> list[str]:
         """Up to three keys like one that no item has, the likest first."""
@@ -193,7 +214,7 @@ class View:
         return self.model
 
     def anchor_rows(self) -> NDArray[Any] | None:
-        """The anchors, memory-mapped; None while the model carries its own, since they may still change."""
+        """The anchors, read-only; None while the model carries its own, since they may still change."""
         return None if "A" in self.learned() else self._anchors().read()
 
     def _anchors(self) -> Npy:
@@ -241,9 +262,9 @@ class View:
         """A search among all items."""
         return Scan(self.mapped, self._alive if len(self.dead) else None)
 
-    def among(self, allow: Any = None, deny: Any = None) -> Scan:
-        """A search among the items that `allow` names (None: all) and `deny` does not."""
-        scan = self.everything
+    def among(self, allow: Any = None, deny: Any = None, where: Where | None = None) -> Scan:
+        """A search among items that `allow` names (None: all), `deny` does not, and `where` lets through."""
+        scan = self.everything if where is None else self.filtered(where)
         if allow is not None or deny is not None:
             self.checks.all_ids()
         if allow is not None:
@@ -251,6 +272,27 @@ class View:
         if deny is not None:
             scan = scan.among(~members(self.ids, deny, "deny"))
         return scan
+
+    def filtered(self, where: Where) -> Scan:
+        """A search among the items that a filter lets through; of the newest filters the rows are kept."""
+        scan = self.filters.pop(where.text, None) if isinstance(where.text, str) else None
+        if scan is None:
+            found = database.read(
+                self.folder,
+                lambda run: matching(run, self.folder, where.text, where.form, self.snapshot, self.ids),
+            )
+            scan = self.everything.among(found)
+        self.filters[where.text] = scan
+        while len(self.filters) > _FILTERS:  # other threads may take some, too
+            self.filters.pop(next(iter(self.filters)), None)
+        return scan
+
+    def ids_where(self, where: Where) -> NDArray[np.int64]:
+        """The ids of the items that a filter lets through, in the order of their rows."""
+        allowed = self.filtered(where).allowed
+        self.checks.all_ids()
+        found: NDArray[np.int64] = np.asarray(self.ids if allowed is None else self.ids[allowed], np.int64)
+        return found
 
     def named(self, ids: Any) -> NDArray[np.int64]:
         """The ids of the items that an array_like of ids or a faiss.IDSelector names."""
@@ -264,6 +306,7 @@ class View:
         allow: Any = None,
         deny: Any = None,
         bits: int | None = None,
+        where: Where | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Hamming distances and ids of the k nearest codes, both (n, k).
 
@@ -280,6 +323,8 @@ class View:
             Only items in `allow`, and none in `deny`, are looked at: see `scan.members`.
         bits : int, optional
             Of the codes, without the padding; None for all of d. What is packed of them is smaller.
+        where : Where, optional
+            Only items that it lets through are looked at.
 
         Raises
         ------
@@ -287,13 +332,15 @@ class View:
             Another shape or dtype, k below 1, or ids that are no integers.
         """
         n_bytes = self.mapped.codes.shape[1] if bits is None else bits // 8
-        scan = packed_codes.Hamming(self.packed, self.among(allow, deny), n_bytes)
+        scan = packed_codes.Hamming(self.packed, self.among(allow, deny, where), n_bytes)
         distances, rows = scan.nearest(codes, k)
         return distances, self.ids_at(rows)
 
-    def score_scan(self, r: int, s: int, allow: Any = None, deny: Any = None) -> ScoreScan:
+    def score_scan(
+        self, r: int, s: int, allow: Any = None, deny: Any = None, where: Where | None = None
+    ) -> ScoreScan:
         """A search by score, of codes with r learned bits and then s instance bits, among the items named."""
-        return ScoreScan(self.packed, self.among(allow, deny), r, s)
+        return ScoreScan(self.packed, self.among(allow, deny, where), r, s)
 
     def score_search(
         self,
@@ -307,22 +354,23 @@ class View:
         expand: int = 0,
         allow: Any = None,
         deny: Any = None,
+        where: Where | None = None,
     ) -> tuple[Single, NDArray[np.int64]]:
         """Scores and ids of the k best, both (n, k): see `ScoreScan.search`; -inf and -1 behind the last.
 
-        `allow` and `deny` as for `search`.
+        `allow`, `deny` and `where` as for `search`.
         """
-        S, rows = self.score_scan(r, s, allow, deny).search(h, a, k, by, expand)
+        S, rows = self.score_scan(r, s, allow, deny, where).search(h, a, k, by, expand)
         return S, self.ids_at(rows)
 
     def range_search(
-        self, codes: Any, radius: Any, allow: Any = None, deny: Any = None
+        self, codes: Any, radius: Any, allow: Any = None, deny: Any = None, where: Where | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         """All codes at a Hamming distance less than `radius`, as Faiss has it: lims (n + 1,), D and ids.
 
         Query i's answers are those from ``lims[i]`` to ``lims[i + 1]``, ordered as in `search`.
         """
-        lims, distances, rows = self.among(allow, deny).within(codes, radius)
+        lims, distances, rows = self.among(allow, deny, where).within(codes, radius)
         return lims, distances, self.ids_at(rows)
 
     def ids_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.io.npz import write_npz
+from woh_faiss.metadata import Metadata, new_types
 
 from . import (
     catalog,
@@ -26,10 +27,12 @@ from . import (
     erased_ids,
     files,
     generations,
+    item_metadata,
     row_checks,
     schema,
 )
 from .catalog_writer import CatalogWriter, ItemRow, item_row
+from .item_metadata import ColumnSlot
 from .model import Model, check_arrays, write_npy
 from .records import NewRound, Round, State
 from .recovery import settle
@@ -58,8 +61,9 @@ class WriteTransaction:
         with database.failures(folder, 0):
             catalog.check_meta(connection)  # by its state files are cut and removed
             self.state, self.snapshot = catalog.read_state(connection), catalog.snapshot(connection)
+            newest = catalog.newest_rows(connection, self.snapshot)
         with files.failures(folder, "repair"):
-            settle(folder, d, self.state, self.snapshot)
+            settle(folder, d, self.state, self.snapshot, newest)
 
     @property
     def next_id(self) -> int:
@@ -117,14 +121,23 @@ class WriteTransaction:
         """The rows of `items` that have these ids; InputError if one has none."""
         wanted = sorted(set(ids))
         with database.failures(self.folder, 0):
-            select = "SELECT row, id, key, tags, round, trust, crc FROM items WHERE id IN"
-            rows = database.where_in(self.connection, select, wanted)
-            found: list[ItemRow] = cell_types.all_typed("items", rows, cell_types.ITEM)
-            catalog.check_items("items", found)
+            slots = item_metadata.n_slots(self.metadata_columns())
+            pairs = item_metadata.read_items(self.connection, "items", cell_types.ITEM, "id", wanted, slots)
+            found: list[Any] = [row for row, _ in pairs]
         if len(found) != len(wanted):
             unknown = sorted(set(wanted) - {id_ for _, id_, *_ in found})
             raise InputError(f"id {unknown[0]} is not in {self.folder}; only what is there can be removed")
         return found
+
+    def metadata_columns(self) -> list[ColumnSlot]:
+        """The columns of metadata there are."""
+        with database.failures(self.folder, 0):
+            return item_metadata.columns(self.connection)
+
+    def check_metadata(self, given: Metadata | None) -> None:
+        """InputError unless these columns fit those there are."""
+        if given:
+            new_types({it.name: it.type for it in self.metadata_columns()}, given)
 
     def live_names(self, names: NDArray[np.int64], replaced: Sequence[int] = ()) -> NDArray[np.bool_]:
         """Which of the items called (id, round), (n, 2), are live, and not among those to be `replaced`."""
@@ -240,10 +253,13 @@ class WriteTransaction:
             raise InputError("early and recoded are both given; features are kept until there are such codes")
         old, number = self.snapshot, self.snapshot.round + 1
         trust = [None] * len(ids) if new.trust is None else new.trust
-        entries = zip(ids.tolist(), new.keys, new.tags, trust, strict=True)
+        columns, cells = item_metadata.placed(self.metadata_columns(), new.metadata or {}, len(ids), number)
+        entries = zip(ids.tolist(), new.keys, new.tags, trust, cells, strict=True)
         items: list[ItemRow] = [
-            item_row(row, id_, None if key is None else str(key), cell_types.of_texts(entry), number, trusted)
-            for row, (id_, key, entry, trusted) in enumerate(entries, old.rows)
+            item_row(
+                row, id_, None if key is None else str(key), cell_types.of_texts(entry), number, trusted, own
+            )
+            for row, (id_, key, entry, trusted, own) in enumerate(entries, old.rows)
         ]
         with self.committing() as (catalog_writer, state):
             if recoded is None:
@@ -274,6 +290,8 @@ class WriteTransaction:
             catalog_writer.add_round(record, row_checks.id_sums(ids))
             catalog_writer.retire(gone, number)
             catalog_writer.add_items(items)
+            if columns or any(cells):
+                catalog_writer.add_metadata(columns, list(enumerate(cells, old.rows)))
             catalog_writer.put_tags(tag_values, number)
             if early:
                 catalog_writer.add_early_features(early)
@@ -355,7 +373,8 @@ class WriteTransaction:
                 database.resolve(self.connection, self.lock)
             with database.moment(self.connection):
                 state, now = catalog.read_state(self.connection), catalog.snapshot(self.connection)
-            settle(self.folder, self.d, state, now)
+                newest = catalog.newest_rows(self.connection, now)
+            settle(self.folder, self.d, state, now, newest)
 
     def _append(self, codes: NDArray[np.uint8], ids: NDArray[np.int64]) -> str:
         """Codes and ids behind the committed end; SHA-256 of their bytes."""
