@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import date, datetime
 
 import numpy as np
 import pytest
@@ -14,6 +15,16 @@ from woh_faiss.index.merge import merge
 from woh_faiss_cli.main import main
 
 XQ = tagged(7, n=5)[0]
+
+
+#: Of the items that each copy adds: `price` of one type in both, each with columns of its own.
+METADATA = (
+    {"price": np.arange(40) / 4, "old": [True, None] * 20},
+    {
+        **{"price": [None, 2.5] * 20, "new": [True, False] * 20, "n": list(range(40))},
+        **{"day": [date(2026, 11, 29), None] * 20, "at": [datetime(2026, 1, 2, 3), None] * 20},
+    },
+)
 
 
 def keys(name, n=40):
@@ -29,15 +40,24 @@ def copies(tmp_path):
         for number, name in enumerate("ab"):
             index.backup(tmp_path / name)
             with WOHIndex.open(tmp_path / name) as copy:
-                copy.add(*tagged(5 + number), keys=keys(name), ids=np.arange(40) + 1000 * (number + 1))
+                copy.add(
+                    *tagged(5 + number),
+                    keys=keys(name),
+                    ids=np.arange(40) + 1000 * (number + 1),
+                    metadata=METADATA[number],
+                )
     return tmp_path / "a", tmp_path / "b"
 
 
 def contents(index):
-    """Everything that can be found, by id: key, tags, trust, code."""
+    """Everything that can be found, by id: key, tags, trust, metadata that is not missing, code."""
     ids = index.ids()
     return {
-        item.id: (item.key, item.tags, item.trust, bytes(index.reconstruct(item.id)))
+        item.id: (
+            *(item.key, item.tags, item.trust),
+            {name: value for name, value in item.metadata.items() if value is not None},
+            bytes(index.reconstruct(item.id)),
+        )
         for item in index.items(ids)
     }
 
@@ -71,18 +91,15 @@ def test_items_of_both_are_there_as_they_were(copies, tmp_path):
 
 def test_chunks_of_both_are_known_and_skipped(copies, tmp_path):
     X, tags = tagged(6)
-    np.savez(
-        tmp_path / "b.npz",
-        features=X,
-        tags=[";".join(t) for t in tags],
-        keys=keys("b"),
-        ids=np.arange(40) + 2000,
-    )
+    more = tmp_path / "more.npz"
+    np.savez(more, features=X, tags=[";".join(t) for t in tags], ids=np.arange(40) + 3000)
+    with WOHIndex.open(copies[1]) as copy:
+        assert len(list(copy.extend([more], learn=False))) == 1
     merge(copies, tmp_path / "c")
     notes = []
     with WOHIndex.open(tmp_path / "c") as both:
-        assert list(both.extend([tmp_path / "b.npz"], learn=False, note=notes.append)) == []
-    assert "already added (round 4)" in notes[0]
+        assert list(both.extend([more], learn=False, note=notes.append)) == []
+    assert "already added (round 5)" in notes[0]
 
 
 def test_the_one_that_learned_since_is_the_base_whatever_the_order(copies, tmp_path):
@@ -216,7 +233,10 @@ def test_random_lives_against_an_oracle(tmp_path, seed):
                 case _:
                     n = int(rng.integers(1, 9))
                     named = keys(f"{which}/{step}", n) if rng.random() < 0.5 else None
-                    copy.add(*tagged(step, n=n), ids=[next(fresh) for _ in range(n)], keys=named)
+                    more = {"number": rng.random(n), f"of{which}": [f"{step}"] * n} if step % 2 else None
+                    copy.add(
+                        *tagged(step, n=n), ids=[next(fresh) for _ in range(n)], keys=named, metadata=more
+                    )
     found = merge(where, tmp_path / "all")
     wanted: dict = {}
     for place in sorted(
