@@ -275,7 +275,7 @@ class QueryOptions:
             )
         if self.refine is None and self.refine_k is not None:
             raise click.UsageError("--refine-k goes with --refine")
-        if self.refine is not None and (others or self.queries is None or self.database is not None):
+        if self.refine is not None and (others or not by_features or self.database is not None):
             raise click.UsageError(
                 "--refine orders the K nearest of QUERIES: not with --radius, --id, --key, --tags, --database"
             )
@@ -299,11 +299,11 @@ class QueryOptions:
         """The pictures and texts as queries, encoded once."""
         if not self._questions:
             found = Questions.of(self.images_asked, self.texts, self.encoder_name, index, self.words)
-            if found.words and (self.by != "both" or self.radius is not None or self.ann or self.database):
+            unlike = self.radius is not None or self.ann or self.database or self.refine
+            if found.words and (self.by != "both" or unlike):
                 raise click.ClickException(
-                    "--text is asked as tags, without --by, --radius, --ann and --database; give an "
-                    "--encoder that "
-                    "takes texts"
+                    "--text is asked as tags, without --by, --radius, --ann, --refine and --database; give "
+                    "an --encoder that takes texts"
                 )
             self._questions[0] = found
         return self._questions[0]
