@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from woh_faiss import budget, validate
 from woh_faiss.display import display_path
-from woh_faiss.encoders.encoder import METADATA, EncoderRecord
+from woh_faiss.encoders.encoder import FEATURES, METADATA, EncoderRecord
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 from woh_faiss.tags.splitting import TagTexts
@@ -210,7 +210,14 @@ def table_source(
     labels = label_column(table, offered, partition)
     with at(table.where, 0):
         told = (table.schema.metadata or {}).get(METADATA)
-        encoder = None if told is None else EncoderRecord.from_json(told)
+        encoder = None
+        if told is not None and columns.features == FEATURES:
+            encoder = EncoderRecord.from_json(told)
+            if d is not None and encoder.dimension != d:
+                raise InputError(
+                    f"its features have {d} numbers, and its metadata says that the encoder {encoder.name} "
+                    f"made them, which gives {encoder.dimension}; take {METADATA.decode()} out of it"
+                )
     note = passed_over(table.where, offered, wanted, columns)
     return ChunkSource(table.where, table.n, d, columns, read, note=note, labels=labels, encoder=encoder)
 

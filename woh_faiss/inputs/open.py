@@ -214,7 +214,7 @@ def _picture_sources(
             f"{display_path(paths[0])} holds pictures: give --encoder where a command takes it, or make "
             "features of them by 'woh-index embed' (docs/pictures.md)"
         )
-    folder, kept = embedded(paths, pictures, learn, tag_separator, note)
+    folder, kept = embedded(paths, pictures, learn, tag_separator, reading.metadata, note)
     wanted = Columns("features", None if pictures.tags_from is not None else "", "", "path")
 
     def owned(source: ChunkSource) -> ChunkSource:
