@@ -299,8 +299,7 @@ class QueryOptions:
         by_score = self.by == "both" and self.radius is None and self.refine is None
         if found.words and (not by_score or self.ann is not None or self.database is not None):
             raise click.ClickException(
-                "--text is asked as tags, which goes without --by, --radius, --refine, --ann and "
-                "--database; give "
+                "--text is asked as tags, without --by, --radius, --ann, --refine and --database; give "
                 "an --encoder that takes texts"
             )
         return found

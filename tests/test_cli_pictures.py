@@ -49,6 +49,12 @@ def answers(*arguments, code=0):
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
+def everything(path):
+    """Keys and features of an input."""
+    chunks = list(open_inputs([path]))
+    return [str(key) for c in chunks for key in c.keys], [x for c in chunks for x in c.features]
+
+
 def test_what_embed_says(here):
     (here / "photos" / "bad.png").write_bytes(b"x")
     done = run("embed", "photos", "--encoder", "onnx:clip", "--tags-from", "folders", "-o", "new")
@@ -132,6 +138,7 @@ def test_another_encoder_is_refused(here):
         ["query", "others"],
         ["query", "--image", "photos/red/1.png", "--encoder", "onnx:other.onnx"],
         ["query", "--text", "red", "--encoder", "onnx:other.onnx"],
+        ["query", "--image", "photos/red/1.png", "--refine", "others"],
         ["build", "emb", "others", "--index", "new.woh"],
     ):
         done = run(*command, code=1)
@@ -158,6 +165,11 @@ def test_query_by_pictures(here):
         D, I = index.search(xq, 4)
     assert [line["id"] for line in found] == I.ravel().tolist()
     assert [line["score"] for line in found] == pytest.approx(D.ravel().tolist())
+    refined, said = answers("--image", "asked.jpg", "-k", 4, "--refine", "emb")
+    assert {line["key"].split("/")[0] for line in refined} == {"blue"}
+    vectors = {path: x / np.linalg.norm(x) for path, x in zip(*everything("emb"), strict=True)}
+    cosines = [float(vectors[line["key"]] @ xq[0]) / np.linalg.norm(xq[0]) for line in refined]
+    assert [line["cosine"] for line in refined] == pytest.approx(cosines, abs=1e-6)
     by_tag, _ = answers("--image", "asked.jpg", "--tags", "red", "-k", 1)
     assert by_tag[0]["query"] == "asked.jpg"
     nearest, _ = answers("--image", "asked.jpg", "-k", 4, "--by", "hamming")
@@ -190,11 +202,11 @@ def test_a_text_is_tags_where_nothing_encodes_it(here):
         assert why in said
         assert "'yacht'" in answers("--text", "blue yacht", "--index", name)[1]
         for more in (
-            ["--refine", "plain.npz"],
             ["--by", "kind"],
             ["--radius", 3],
             ["--database", "postgresql://x"],
             ["--ann", "ivf"],
+            ["--refine", "emb"],
         ):
             done = run("query", "--text", "blue", *more, "--index", name, code=1)
             assert "--text is asked as tags" in done.stderr

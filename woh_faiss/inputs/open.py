@@ -89,7 +89,11 @@ class Inputs:
 
     def notes(self, wanted: Columns) -> list[str]:
         """Lines for a person: what was guessed, and what was left out."""
-        return self.guessed(wanted) + [source.note for source in self.sources if source.note]
+        notes: dict[str, str] = {}  # what is true of many files is said once
+        for source in self.sources:
+            if source.note:
+                notes.setdefault(source.note.removeprefix(source.where), source.note)
+        return [*self.guessed(wanted), *notes.values()]
 
     def count(self) -> int:
         """Items of all inputs; a chunk file is read for it, and all where bad rows are left out."""
