@@ -104,8 +104,7 @@ def build(
             bad=bad,
             pictures=pictures.options(chunk_size),
         )
-        if pictures.encoder_name is not None and inputs.encoder is None:  # of features made elsewhere
-            config["encoder"] = pictures.record()
+        config["encoder"] = pictures.check(inputs)
         learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate, as_json, max_chunks)
 
 
@@ -257,6 +256,7 @@ def update(
             bad=bad,
             pictures=pictures.options(chunk_size, index, skip=on_duplicate == "skip"),
         )
+        pictures.check(inputs, index)
         told = Reports(word_vectors, as_json)
         extended(
             index,
@@ -316,6 +316,7 @@ def add(
             bad=bad,
             pictures=pictures.options(chunk_size, index, skip=on_duplicate == "skip"),
         )
+        pictures.check(inputs, index)
         told = Reports(None, as_json)
         extended(
             index,

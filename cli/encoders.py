@@ -17,7 +17,7 @@ from .options import bar, noted
 if TYPE_CHECKING:
     from woh_faiss import WOHIndex
     from woh_faiss.encoders import Encoder, EncoderRecord
-    from woh_faiss.inputs import PictureOptions
+    from woh_faiss.inputs import Inputs, PictureOptions
 
 #: What makes features of pictures and texts.
 encoder_option = click.option(
@@ -80,11 +80,30 @@ class PictureFlags:
             **({} if chunk_size is None else {"chunk_size": chunk_size}),
         )
 
-    def record(self) -> EncoderRecord:
-        """What is kept of the encoder that was given."""
+    def check(self, inputs: Inputs, index: WOHIndex | None = None) -> EncoderRecord | None:
+        """What was said of inputs that are no pictures: which encoder made them, as far as nobody else says
+        it.
+
+        Raises
+        ------
+        UsageError
+            Flags of pictures were given, and there are none.
+        InputError
+            The encoder cannot be opened, or is not that of the index.
+        """
         from woh_faiss.encoders import EncoderRecord
 
-        return EncoderRecord.of(encoder_of(self.encoder_name))
+        if inputs.has_pictures:
+            return None
+        if self.tags_from is not None or self.features is not None or self.workers > 1:
+            raise click.UsageError(
+                "--tags-from, --workers and --features go with pictures, and there are none"
+            )
+        if self.encoder_name is None:
+            return None
+        found = EncoderRecord.of(encoder_of(self.encoder_name, index))
+        found.check(inputs.encoder, "--encoder", "the inputs")
+        return found
 
 
 def picture_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -360,8 +360,9 @@ class QueryOptions:
         from woh_faiss.inputs import Columns, open_inputs
 
         wanted = Columns(**self.columns, id="")
-        pictures = PictureFlags(self.encoder_name, None, 1, None).options(None, index)
-        inputs = open_inputs([queries], columns=wanted, pictures=pictures, note=noted)
+        pictures = PictureFlags(self.encoder_name, None, 1, None)
+        inputs = open_inputs([queries], columns=wanted, pictures=pictures.options(None, index), note=noted)
+        pictures.check(inputs, index)
         index.check_encoder(inputs.encoder, str(queries))
         for line in inputs.notes(wanted):
             noted(line)

@@ -271,6 +271,21 @@ def test_columns_of_a_file_of_tags_are_filtered_by(here):
     assert not Path("x").exists()
 
 
+def test_flags_of_pictures_without_pictures_are_refused(here):
+    encoder = open_encoder("onnx:clip")
+    X = encoder.embed_images(sorted(Path("photos").rglob("*.png")))
+    np.savez("a.npz", features=X, tags=["red;"] * len(X), keys=[f"k{i}" for i in range(len(X))])
+    for more in (["--tags-from", "folders"], ["--features", "kept"], ["--workers", 2]):
+        for command in (["build", "a.npz", "--index", "b.woh"], ["update", "emb"], ["add", "a.npz"]):
+            assert "go with pictures, and there are none" in run(*command, *more, code=2).stderr
+    for command in (["update", "a.npz"], ["add", "a.npz"], ["query", "a.npz"]):
+        assert "do not compare" in run(*command, "--encoder", "onnx:other.onnx", code=1).stderr
+    done = run("build", "emb", "--encoder", "onnx:other.onnx", *BUILD, "--index", "b.woh", code=1)
+    assert "do not compare" in done.stderr
+    assert run("query", "a.npz", "--encoder", "onnx:clip", "-k", 1).stdout
+    run("add", "a.npz", "--encoder", "onnx:clip")
+
+
 def test_what_is_remembered_may_be_gone_or_changed(here):
     shutil.rmtree("index.woh")
     run("build", "photos", "--encoder", "onnx:clip", "--tags-from", "folders", *BUILD)

@@ -49,7 +49,11 @@ class Inputs:
         Rows of a chunk; None: a chunk file is one chunk, others are cut into chunks of `CHUNK_SIZE`.
     bad : BadRows, optional
         What takes the rows that cannot be used; without it they are errors.
+    has_pictures : bool
+        Whether some of them were pictures, which are features by now.
     """
+
+    has_pictures = False
 
     def __init__(self, sources: list[ChunkSource], size: int | None, bad: BadRows | None = None) -> None:
         self.sources, self.size, self.bad = sources, size, bad
@@ -184,6 +188,7 @@ def open_inputs(
         elif path is held[0]:
             sources += _picture_sources(held, pictures, learn, reading, tag_separator, note)
     inputs = Inputs(sources, chunk_size, bad)
+    inputs.has_pictures = bool(held)
     if not len(inputs):
         raise InputError(
             f"{validate.listed([*map(display_path, paths)])} has no rows; give at least one item"
