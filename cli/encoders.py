@@ -68,6 +68,8 @@ class PictureFlags:
         from woh_faiss.inputs import PictureOptions
 
         if self.encoder_name is None and (index is None or index.encoder is None):
+            if self.tags_from is not None or self.features is not None or self.workers > 1:
+                raise click.UsageError("--tags-from, --workers and --features go with --encoder")
             return None
         return PictureOptions(
             encoder=lambda: encoder_of(self.encoder_name, index),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
+from .encoders import PictureFlags, picture_options
 from .errors import one_line_errors
 from .options import (
     bits_list,
@@ -135,6 +136,7 @@ _BY_TAGS = ("sample", "html", "images")
 )
 @column_options("features", "tags", "key", "labels")
 @limit_option
+@picture_options
 @max_memory_option
 @click.pass_context
 @one_line_errors
@@ -161,6 +163,7 @@ def evaluate(
     sample: int | None,
     html: Path | None,
     images: Path | None,
+    pictures: PictureFlags,
 ) -> None:
     """Measure learned codes on the items of all CHUNKs: by labels round by round, or without labels by tags.
 
@@ -184,6 +187,7 @@ def evaluate(
     \b
     Example:
         woh-index evaluate photos.parquet
+        woh-index evaluate photos/ --encoder onnx:model.onnx --tags-from folders
         woh-index evaluate examples/data/chunk-*.npz --word-vectors examples/data/glove-100d-tags.w2v.txt
         woh-index evaluate chunk-*.npz --wrong-tags .1 --untagged .7
         woh-index evaluate photos.parquet --labels-column category --limit 20000
@@ -219,6 +223,7 @@ def evaluate(
         learn=any(bits),
         keys=html is not None,
         note=noted,
+        pictures=pictures.options(None),
     )
     if data.labels is None:
         from . import verdict

@@ -276,7 +276,12 @@ def test_flags_of_pictures_without_pictures_are_refused(here):
     X = encoder.embed_images(sorted(Path("photos").rglob("*.png")))
     np.savez("a.npz", features=X, tags=["red;"] * len(X), keys=[f"k{i}" for i in range(len(X))])
     for more in (["--tags-from", "folders"], ["--features", "kept"], ["--workers", 2]):
-        for command in (["build", "a.npz", "--index", "b.woh"], ["update", "emb"], ["add", "a.npz"]):
+        for command in (["build", "a.npz", "--index", "b.woh"], ["evaluate", "emb"]):
+            assert "go with --encoder" in run(*command, *more, code=2).stderr
+        for command in (
+            ["build", "a.npz", "--index", "b.woh", "--encoder", "onnx:clip"],
+            *(["update", "emb"], ["add", "a.npz"]),
+        ):
             assert "go with pictures, and there are none" in run(*command, *more, code=2).stderr
     for command in (["update", "a.npz"], ["add", "a.npz"], ["query", "a.npz"]):
         assert "do not compare" in run(*command, "--encoder", "onnx:other.onnx", code=1).stderr
@@ -284,6 +289,19 @@ def test_flags_of_pictures_without_pictures_are_refused(here):
     assert "do not compare" in done.stderr
     assert run("query", "a.npz", "--encoder", "onnx:clip", "-k", 1).stdout
     run("add", "a.npz", "--encoder", "onnx:clip")
+
+
+def test_evaluate_takes_pictures(here):
+    toy_models.photos(here / "many", 80)
+    options = ["--bits", 16, "--instance-bits", 16, "--queries", 20]
+    run("embed", "many", "--encoder", "onnx:clip", "--tags-from", "folders", "-o", "many_emb")
+    direct = run("evaluate", "many", "--encoder", "onnx:clip", "--tags-from", "folders", *options, "--json")
+    through = run("evaluate", "many_emb", *options, "--json")
+    timeless = [re.sub(r'"\w*seconds\w*": [^,}]+', "", done.stdout) for done in (direct, through)]
+    assert timeless[0] == timeless[1]
+    assert timeless[0]
+    refused = run("evaluate", "many_emb", "--encoder", "onnx:clip", code=1)
+    assert "there are no pictures among the inputs" in refused.stderr
 
 
 def test_what_is_remembered_may_be_gone_or_changed(here):

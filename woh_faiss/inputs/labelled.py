@@ -15,6 +15,7 @@ from woh_faiss.errors import InputError
 from .chunk import Chunk, concatenate
 from .columns import Columns
 from .open import Inputs, open_inputs
+from .pictures import PictureOptions
 from .source import ChunkSource
 
 
@@ -27,6 +28,7 @@ def read_labelled(
     learn: bool = True,
     keys: bool = False,
     note: Callable[[str], object] | None = None,
+    pictures: PictureOptions | None = None,
 ) -> Chunk:
     """The items of all inputs as one chunk, with their labels where all have them; without ids.
 
@@ -47,6 +49,8 @@ def read_labelled(
         Whether keys are kept where all inputs have them; a key may then be there twice.
     note : callable, optional
         Gets a line for each guess of columns.
+    pictures : PictureOptions, optional
+        As `open_inputs`; there are to be some then.
 
     Raises
     ------
@@ -55,7 +59,9 @@ def read_labelled(
     """
     wanted = (columns or Columns())._replace(id="")
     wanted = wanted if keys else wanted._replace(key="")
-    inputs = open_inputs(paths, columns=wanted, learn=learn)
+    inputs = open_inputs(paths, columns=wanted, learn=learn, pictures=pictures)
+    if pictures is not None and not inputs.has_pictures:
+        raise InputError("there are no pictures among the inputs; leave the encoder out")
     with budget.reading("all inputs together"):
         chunks, sources = _first(inputs, limit)
         names = [source.where for source in sources]
