@@ -92,6 +92,9 @@ class WOHIndex:
     It tells of one committed state, whatever a writer does meanwhile, until `refresh`. Pickled and copied it
     is its place and that state, which the copy opens again.
 
+    `encoder` is the record of what made its features, where the inputs of `build` said it, else None. An
+    index holds no encoder and runs none: it takes features.
+
     Kinds of Faiss index that `to_faiss` and `export` make of it, with n items of r bits:
 
     ============  ===========================================================  ====================
