@@ -95,6 +95,18 @@ def test_what_is_no_metadata_is_refused_in_one_line(values, told):
     assert told in str(refused.value)
 
 
+def test_metadata_follow_the_items_of_a_chunk_that_stay():
+    X, more = np.eye(4), {"x": ["a", "b", "c", None], "y": [1, 2, 3, 4]}
+    for policy, cells in (("skip", ["a", "c", None]), ("replace", ["b", "c", None])):
+        chunk = Chunk.of(X, ids=[7, 7, 8, 9], metadata=more, on_duplicate=policy)
+        assert chunk.metadata["x"].cells == cells
+        part = chunk.rows(np.array([2, 0]))
+        assert part.metadata["x"].cells == [None, cells[0]]
+        assert chunk.rows(slice(1, 2)).metadata["y"].cells == [3]
+    assert Chunk.of(X, metadata=more).digest().partition("+")[0] == Chunk.of(X).digest()
+    assert Chunk.of(X, metadata=more).digest() != Chunk.of(X, metadata=more | {"y": [1, 2, 3, 5]}).digest()
+
+
 numbers = st.one_of(
     st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
 )

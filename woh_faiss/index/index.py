@@ -499,8 +499,8 @@ class WOHIndex:
             call reads the ids of the index once; a selector is evaluated for each, about a second a million.
         where : str, optional
             Only items that this filter of metadata, tags, id and key lets through are answers, such as
-            ``price < 20 and 'beach' in tags``: see docs/filters.md. The newest few filters are remembered
-            until the state changes.
+            ``price < 20 and 'beach' in tags``: see docs/filters.md. What the newest few filters let
+            through is remembered.
         params : faiss.SearchParameters, optional
             Its selector, in place of `allow`.
         ann : "ivf", optional
@@ -886,7 +886,9 @@ class WOHIndex:
         if keys is not None:
             if ids is not None:
                 raise InputError("ids and keys are both given; give one of them")
-            ids = [self.id_of(key) for key in validate.texts(keys, "keys")]
+            wanted = validate.texts(keys, "keys")
+            known = view.ids_of_keys(wanted)
+            ids = [known[key] if key in known else self.id_of(key) for key in wanted]
         if ids is None:
             return view.items(self.ids(where)[:limit])
         found = view.items(ids)
