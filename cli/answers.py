@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from woh_faiss import Chunk, WOHIndex, WordVectors
+    from woh_faiss import Chunk, Refine, WOHIndex, WordVectors
     from woh_faiss.index.neighbours import Neighbour
     from woh_faiss.integrations.remote import Remote
     from woh_faiss.store import Item
@@ -88,6 +88,8 @@ class SearchOptions:
     remote: Remote | None = None
     ann: str | None = None
     where: str | None = None
+    refine: Refine | None = None
+    refine_k: int | None = None
 
     def search(self, index: WOHIndex, asked: QueryBatch, rows: range) -> tuple[Any, Any]:
         """Distances or scores, and ids, of some of the queries: a row each."""
@@ -106,6 +108,7 @@ class SearchOptions:
             if asked.item is not None:
                 return index.search_ids([asked.item.id], self.k, by=self.by, **among)
             how: dict[str, Any] = {"by": self.by, "expand": self.expand, "ann": self.ann}
+            how |= {"refine": self.refine, "refine_k": self.refine_k}
             return index.search(np.asarray(xq), self.k, **how, **among)
         if asked.item is not None:
             lims, D, I = index.range_search_ids([asked.item.id], self.radius + 1, **among)
@@ -115,7 +118,7 @@ class SearchOptions:
 
     def terms(self, index: WOHIndex, asked: QueryBatch, rows: range, D: Any, I: Any) -> list[Any]:
         """(kind, instance) of each answer of each query, where the score has two terms; else nothing."""
-        if self.by != "both" or self.radius is not None:
+        if self.by != "both" or self.radius is not None or self.refine is not None:
             return [None] * len(rows)
         if asked.item is not None:
             kind, instance = index.explain_score(D, I, ids=[asked.item.id])

@@ -39,7 +39,7 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
 @click.option(
     "--dataset",
     "name",
-    type=click.Choice(["files", "mirflickr25k", "nus-wide", "mat", "synthetic"]),
+    type=click.Choice(["files", "mirflickr25k", "nus-wide", "mat", "synthetic", "random-tags", "fine-tags"]),
     default="files",
     show_default=True,
     help="What DATA is.",
@@ -100,7 +100,7 @@ def benchmark(**given: Any) -> None:
     """Compare WOH with other methods on labelled DATA.
 
     DATA are labelled inputs as for evaluate; or, by --dataset, the folder and the features of MIRFlickr-25K
-    or NUS-WIDE, a hashing paper's .mat file, or a number of synthetic items.
+    or NUS-WIDE, a hashing paper's .mat file, or a number of made-up items.
 
     Each method learns the same stream from the same tags; labels only measure. MAP after every round as in
     evaluate, precision and recall of the first hits, seconds of training. Each measurement is saved in the

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .encoders import PictureFlags, picture_options
 from .errors import VERBOSE, is_set, one_line_errors
 from .options import (
     OTHER_VECTORS,
@@ -41,12 +42,8 @@ from .options import (
 if TYPE_CHECKING:
     from woh_faiss import WOHIndex
     from woh_faiss.index.item_ids import OnDuplicate
-    from woh_faiss.inputs import BadRows, Inputs
+    from woh_faiss.inputs import BadRows, Inputs, PictureOptions
     from woh_faiss.store import Round
-
-
-#: Share of tags that do not fit from which a round is told about.
-DOUBTED = 0.05
 
 
 @click.command()
@@ -67,6 +64,7 @@ DOUBTED = 0.05
 @json_option
 @bad_rows_options
 @on_duplicate_option
+@picture_options
 @max_memory_option
 @one_line_errors
 def build(
@@ -83,25 +81,31 @@ def build(
     max_chunks: int | None,
     as_json: bool,
     report: Path | None,
+    pictures: PictureFlags,
 ) -> None:
     """Create an index of a random sample of all CHUNKs, then learn the rest in its order.
 
     A CHUNK is an .npz file or a folder of .npy files with features and tags. Or it is a Parquet, Arrow,
     Feather, HDF5 or .mat file, a folder of Parquet files, or one of embeddings (img_emb with metadata), read
-    --chunk-size items at a time. Without --word-vectors the vectors of tags are learned from the
-    first chunk. On any error no index is left behind.
+    --chunk-size items at a time. With --encoder it may be a folder of pictures, whose tags --tags-from
+    finds. Without --word-vectors the vectors of tags are learned from the first chunk. On any error no index
+    is left behind.
 
     \b
     Example:
         woh-index build chunk-000.npz --bits 64 --word-vectors glove.txt
         woh-index build photos.parquet --max-chunks 1 && woh-index update photos.parquet
+        woh-index build photos/ --encoder onnx:model.onnx --tags-from folders
     """
     with bad_rows(report) as bad:
         inputs = opened(
             *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
             learn=bool(config["bits"]),
             bad=bad,
+            pictures=pictures.options(chunk_size),
         )
+        if pictures.encoder_name is not None and inputs.encoder is None:  # of features made elsewhere
+            config["encoder"] = pictures.record()
         learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate, as_json, max_chunks)
 
 
@@ -115,6 +119,7 @@ def opened(
     *,
     learn: bool,
     bad: BadRows | None = None,
+    pictures: PictureOptions | None = None,
 ) -> Inputs:
     """The inputs, and a note about each whose columns were guessed."""
     from woh_faiss.inputs import Columns, open_inputs
@@ -129,6 +134,7 @@ def opened(
         metadata=metadata,
         note=say_split,
         bad=bad,
+        pictures=pictures,
     )
     for line in inputs.notes(Columns(**columns)):
         noted(line)
@@ -211,6 +217,7 @@ def learn_anew(
 @timeout_option
 @json_option
 @bad_rows_options
+@picture_options
 @max_memory_option
 @one_line_errors
 def update(
@@ -226,6 +233,7 @@ def update(
     timeout: float,
     as_json: bool,
     report: Path | None,
+    pictures: PictureFlags,
 ) -> None:
     """Learn each CHUNK as one more round and append its codes; CHUNKs are as for build.
 
@@ -247,6 +255,7 @@ def update(
             *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
             learn=bool(index.config.bits),
             bad=bad,
+            pictures=pictures.options(chunk_size, index, skip=on_duplicate == "skip"),
         )
         told = Reports(word_vectors, as_json)
         extended(
@@ -272,6 +281,7 @@ def update(
 @timeout_option
 @json_option
 @bad_rows_options
+@picture_options
 @max_memory_option
 @one_line_errors
 def add(
@@ -286,6 +296,7 @@ def add(
     timeout: float,
     as_json: bool,
     report: Path | None,
+    pictures: PictureFlags,
 ) -> None:
     """Encode each CHUNK with the newest hash function and append its codes; no tags are needed.
 
@@ -299,8 +310,12 @@ def add(
 
     committed_state(index_path, "there is no index")
     with WOHIndex.open(index_path) as index, bad_rows(report) as bad:
-        how = chunks, columns, chunk_size, tag_separator, on_duplicate, metadata
-        inputs = opened(*how, learn=False, bad=bad)
+        inputs = opened(
+            *(chunks, columns, chunk_size, tag_separator, on_duplicate, metadata),
+            learn=False,
+            bad=bad,
+            pictures=pictures.options(chunk_size, index, skip=on_duplicate == "skip"),
+        )
         told = Reports(None, as_json)
         extended(
             index,
@@ -334,6 +349,7 @@ class Reports:
         self._word_vectors, self._as_json = word_vectors, as_json
         self._skipped: list[str] = []
         self._advised = False
+        self._told: set[str] = set()
 
     def skipped(self, line: str) -> None:
         """A chunk that is in the index already: `line` says so, and many are one line."""
@@ -353,9 +369,15 @@ class Reports:
 
     def round(self, round_: Round) -> None:
         """A committed round."""
+        from woh_faiss.index.index_state import advice
+
         if not self._advised:  # later ones are told of at the end
             self.end()
         report(round_)
+        for about, line in advice(round_).items():
+            if about != "covered" or about not in self._told:  # it may be true of each of many rounds
+                say(f"note: {line}")
+            self._told.add(about)
         if self._as_json:
             print_json(asdict(round_))
         health = round_.health or {}
@@ -388,14 +410,3 @@ def report(round_: Round) -> None:
     say(f"{done}; {round_.ntotal:,} items in all")
     if health.get("vectors_differ"):
         say(f"note: {OTHER_VECTORS}")
-    if health.get("adapted"):
-        say(
-            f"note: {health['novelty']:.0%} of the tags of round {round_.round} are of kinds of items that "
-            "were not there before; it adapted to them"
-        )
-    doubted = 1 - health.get("trusted", 1.0)
-    if doubted >= DOUBTED:
-        say(
-            f"note: about {doubted:.0%} of the tags of round {round_.round} do not fit the features and "
-            "count less; 'woh-index info' lists the items where they fit least"
-        )

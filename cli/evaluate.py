@@ -1,4 +1,4 @@
-"""`woh-index evaluate`: how well codes learned from a labelled stream rank, round by round."""
+"""`woh-index evaluate`: how well codes rank, round by round; without labels, whether they pay."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from .errors import one_line_errors
 from .options import (
@@ -30,19 +31,24 @@ if TYPE_CHECKING:
 
 #: With more rounds than this the table shows the first, the middle and the last: it must fit in 80 columns.
 MOST_ROUNDS = 3
+#: Options that need labels, and those that are for data without.
+_BY_LABELS = ("by", "n_chunks", "order", "first_sample", "wrong_tags", "untagged", "plot")
+_BY_TAGS = ("sample", "html", "images")
 
 
 @click.command("evaluate")
 @chunks_argument
 @click.option(
-    "--bits", default="16,64", show_default=True, callback=bits_list, help="Numbers of learned bits to try."
+    "--bits",
+    default="16,64",
+    callback=bits_list,
+    help="Numbers of learned bits to try.  [default: 16,64; without labels 16,32,64,128]",
 )
 @click.option(
     "--instance-bits",
     default=64,
-    show_default=True,
     type=click.IntRange(0),
-    help="Bits of the features alone behind them.",
+    help="Bits of the features alone behind them.  [default: 64; without labels as many as learned bits]",
 )
 @click.option(
     "--by",
@@ -105,17 +111,35 @@ MOST_ROUNDS = 3
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0), help="Decides every random draw."
 )
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Without labels: random items that are taken at most.  [default: 5000]",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    help="Without labels: write the verdict and pictures of the first answers to a page, e.g. out.html.",
+)
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path),
+    help="With --html: the folder of the pictures that keys are paths of; no other is read.",
+)
 @preset_option
 @word_vectors_option
 @json_option
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw MAP by round, e.g. map.png."
 )
-@column_options("features", "tags", "labels")
+@column_options("features", "tags", "key", "labels")
 @limit_option
 @max_memory_option
+@click.pass_context
 @one_line_errors
 def evaluate(
+    context: click.Context,
     chunks: Sequence[Path],
     columns: dict[str, str | None],
     limit: int | None,
@@ -134,25 +158,37 @@ def evaluate(
     word_vectors: Path | None,
     as_json: bool,
     plot: Path | None,
+    sample: int | None,
+    html: Path | None,
+    images: Path | None,
 ) -> None:
-    """Measure learned codes on the labelled items of all CHUNKs, round by round.
+    """Measure learned codes on the items of all CHUNKs: by labels round by round, or without labels by tags.
 
-    Holds queries out at random, streams the rest in equal parts, and prints the mean average precision (MAP)
-    after each: ranked as an index searches, the whole database so far, relevant = a shared label. Database
-    items keep the learned bits they got when their part came. At the end it also prints how many of the first
-    ten answers are relevant (P@10), how often an item is the first answer to its own features, or among the
-    first ten (self@1, self@10), and how many of the ten nearest by float cosine are found. Uncompressed
-    search on the same split is printed beside it. CHUNKs are as for build. Every item needs tags, which are
-    learned from (not with --bits 0), and labels (0/1, class numbers or names), which are not.
+    With labels: holds queries out at random, streams the rest in equal parts, and prints the mean average
+    precision (MAP) after each: ranked as an index searches, the whole database so far, relevant = a shared
+    label. Database items keep the learned bits they got when their part came. At the end it also prints how
+    many of the first ten answers are relevant (P@10), how often an item is the first answer to its own
+    features, or among the first ten (self@1, self@10), and how many of the ten nearest by float cosine are
+    found. Uncompressed search on the same split is printed beside it. CHUNKs are as for build. Every item
+    needs tags, which are learned from (not with --bits 0), and labels (0/1, class numbers or names), which
+    are not.
 
     --order, --wrong-tags and --untagged show what an order, wrong tags and items without tags cost.
 
+    Without labels (--labels-column '' leaves them out): queries are held out with their tags, and an item is
+    relevant as far as it shares tags that few items have. Learned codes of several lengths stand beside
+    uncompressed search and Faiss's ITQ, PQ and RaBitQ of as many bytes. The last lines are a verdict: which
+    index pays, of which length, and the numbers that this rests on. --html writes it with the answers to some
+    queries.
+
     \b
     Example:
+        woh-index evaluate photos.parquet
         woh-index evaluate examples/data/chunk-*.npz --word-vectors examples/data/glove-100d-tags.w2v.txt
         woh-index evaluate chunk-*.npz --wrong-tags .1 --untagged .7
         woh-index evaluate photos.parquet --labels-column category --limit 20000
     """
+    from woh_faiss.errors import InputError
     from woh_faiss.evaluation import plots
     from woh_faiss.evaluation.quality import Quality
     from woh_faiss.evaluation.streaming import stream
@@ -162,6 +198,12 @@ def evaluate(
 
     if plot is not None:
         plots.check(plot)
+    if html is not None:
+        from . import html_page
+
+        html_page.check(html, images)
+    elif images is not None or columns["key"]:
+        raise click.UsageError(f"{'--key-column' if images is None else '--images'} goes with --html")
     configs = [WOHConfig(bits=b, preset=preset, seed=seed) for b in dict.fromkeys(bits)]
     if by == "hamming":
         instance_bits = 0
@@ -170,8 +212,42 @@ def evaluate(
     vectors = WordVectors.open(word_vectors) if word_vectors else None
     labels = columns.pop("labels")
     data = read_labelled(
-        chunks, columns=Columns(**columns), labels=labels, limit=limit, learn=any(bits), note=noted
+        chunks,
+        columns=Columns(**columns),
+        labels=labels,
+        limit=limit,
+        learn=any(bits),
+        keys=html is not None,
+        note=noted,
     )
+    if data.labels is None:
+        from . import verdict
+
+        if data.tags is None:
+            raise InputError(
+                "the data have neither labels nor tags, expected one to tell what is relevant by; "
+                "give --labels-column or --tags-column"
+            )
+
+        _refuse(context, _BY_LABELS, "with labels, and the data have none")
+        verdict.run(
+            data,
+            verdict.VerdictOptions(
+                codes=_codes(context, bits, instance_bits, verdict.BITS),
+                queries=queries,
+                sample=sample or verdict.SAMPLE,
+                seed=seed,
+                preset=preset,
+                word_vectors=vectors,
+                expand=expand,
+                as_json=as_json,
+                html=html,
+                images=images,
+                of=chunks[0].name if len(chunks) == 1 else f"{len(chunks)} inputs",
+            ),
+        )
+        return
+    _refuse(context, _BY_TAGS, "without labels; --labels-column '' leaves them out")
     steps = stream(
         data,
         configs,
@@ -199,6 +275,30 @@ def evaluate(
         _print_table(results, n_chunks)
     if plot is not None:
         plots.map_by_round(results, plot)
+
+
+def _refuse(context: click.Context, names: Sequence[str], when: str) -> None:
+    """UsageError for options that were given and have no meaning for these data."""
+    for name in names:
+        if _given(context, name):
+            raise click.UsageError(f"--{name.replace('_', '-').removeprefix('n-')} is for data {when}")
+
+
+def _given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def _codes(
+    context: click.Context, bits: list[int], instance_bits: int, usual: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Learned and instance bits of the codes to compare."""
+    if not all(bits):
+        raise click.UsageError(
+            "without labels --bits are learned bits, at least 8; codes without are beside them"
+        )
+    learned = bits if _given(context, "bits") else usual
+    own = _given(context, "instance_bits")
+    return [(r, instance_bits if own else r) for r in learned]
 
 
 def _print_table(results: list[Result], chunks: int) -> None:

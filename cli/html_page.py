@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
@@ -62,23 +62,31 @@ def _is_folder(path: Path) -> bool:
 def write(path: Path, answers: Iterable[Answer], *, about: str, measure: str, thumbnails: Thumbnails) -> int:
     """Write the page and return its bytes; on any error `path` is as it was.
 
-    `about` is a sentence on what was asked, `measure` "distance" or "score". Answers are written as they
-    come, so that many queries need the memory of one.
+    `about` is a sentence on what was asked, `measure` "distance", "score" or "cosine". Answers are
+    written as they come, so that many queries need the memory of one.
 
     Raises
     ------
     InputError
         The file cannot be written.
     """
-    parts = html_template(Path(__file__).parent / "templates" / "answers.html").generate(
+    return write_template(
+        path,
+        "answers.html",
         title=f"Nearest items: {about}",
         about=about,
         measure=measure,
         answers=answers,
         thumbnail_of=thumbnails.of,
-        label=_label,
-        nearness=_score if measure == "score" else _bits,
+        query_thumbnail_of=thumbnails.of_query,
+        nearness=_bits if measure == "distance" else _cosine if measure == "cosine" else _score,
     )
+
+
+def write_template(path: Path, template: str, **values: Any) -> int:
+    """Write a page of one of the templates, part by part, and return its bytes; errors as `write`."""
+    made = html_template(Path(__file__).parent / "templates" / template)
+    parts = made.generate(label=_label, **values)
     path = Path(os.path.realpath(path))  # else a link would be replaced, not what it points to
     try:
         with write_whole(path, "page") as file:
@@ -99,6 +107,10 @@ def _label(key: str | None, name: str) -> str:
 
 def _score(value: float) -> str:
     return f"score {value:.4g}"
+
+
+def _cosine(value: float) -> str:
+    return f"cosine {value:.4g}"
 
 
 def _bits(distance: float) -> str:

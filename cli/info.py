@@ -30,9 +30,11 @@ def info(index_path: Path, as_json: bool, n_tags: int, n_doubted: int) -> None:
     """Show rounds, items, bits, tags, sizes, model and health of the index.
 
     For the codes of each round: balance (0.5 at best) and entropy (1 at best) of a bit, the largest
-    correlation of two, the share of distinct codes, and of items with a tag that is learned from. For the
-    hash function: the share of bits that differ from an earlier one that is kept (see build --keep-models).
-    For the items: those whose tags are trusted least, as features foretell others.
+    correlation of two, and the share of distinct codes. For what it learned from: the share of items with a
+    tag, how many tags were new, how far tags are trusted, the share of them that the items before did not
+    let expect, whether the round adapted to that, and the share of items near an anchor. For the hash
+    function: the share of bits that differ from an earlier one that is kept (see build --keep-models). For
+    the items: those whose tags are trusted least, as features foretell others.
 
     \b
     Example:
@@ -42,7 +44,7 @@ def info(index_path: Path, as_json: bool, n_tags: int, n_doubted: int) -> None:
 
     with WOHIndex.open(index_path) as index:
         health = index.health(n_doubted)
-        facts = index.info(n_tags) | {name: health[name] for name in ("drift", "doubted")}
+        facts = index.info(n_tags) | {name: health[name] for name in ("warnings", "drift", "doubted")}
     if as_json:
         print_json(facts)
         return

@@ -18,6 +18,8 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if facts["removed"]:
         names[2:2] = ["rows", "removed"]
     found = [(name, str(facts[name])) for name in (*names, "model_digest")]
+    if (encoder := facts["encoder"]) is not None:
+        found.append(("encoder", f"{encoder['name']} ({encoder['fingerprint'][:12]})"))
     found.append(("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen"))
     found.append(("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"])))
     found.append(("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items())))
@@ -39,8 +41,15 @@ def history(facts: dict[str, Any]) -> Cells:
 
 def codes(facts: dict[str, Any]) -> Cells:
     """Figures of the codes of each round; empty where they are not known."""
-    heads = ["round", "balance", "entropy", "correlation", "distinct", "tagged"]
+    heads = ["round", "balance", "entropy", "correlation", "distinct"]
     return Cells(heads, [[str(row["round"]), *_figures(row["health"] or {})] for row in facts["history"]])
+
+
+def learning(facts: dict[str, Any]) -> Cells:
+    """What each round learned from: shares of its items and tags, and how many tags were new."""
+    heads = ["round", "tagged", "tags new", "trusted", "novelty", "adapted", "covered"]
+    found = ((str(row["round"]), row["health"] or {}) for row in facts["history"] if row["trained"])
+    return Cells(heads, [[number, *_learned(health)] for number, health in found])
 
 
 def drift(facts: dict[str, Any]) -> list[str]:
@@ -76,5 +85,13 @@ def _figures(health: dict[str, Any]) -> list[str]:
         f"{health[name]:.2f}" if name in health else "" for name in ("balance", "entropy", "correlation")
     ]
     shown.append(f"{health['distinct']:.0%}" if "distinct" in health else "")
-    shown.append(f"{health['items_tagged'] / health['items']:.0%}" if health.get("items") else "")
     return shown
+
+
+def _learned(health: dict[str, Any]) -> list[str]:
+    tagged = f"{health['items_tagged'] / health['items']:.0%}" if health.get("items") else ""
+    new = f"{health['tags_new']:,}" if "tags_new" in health else ""
+    trusted, novelty, covered = (
+        f"{health[name]:.0%}" if name in health else "" for name in ("trusted", "novelty", "covered")
+    )
+    return [tagged, new, trusted, novelty, "yes" if health.get("adapted") else "", covered]

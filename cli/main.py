@@ -15,6 +15,7 @@ from .errors import interrupts, prepare_streams, stdout_failures
 
 #: Commands by the module they are in; one is imported when it is called, all of them for --help.
 COMMANDS = {
+    "embed": "embed",
     "build": "build",
     "update": "build",
     "add": "build",
@@ -27,6 +28,7 @@ COMMANDS = {
     "backup": "maintenance",
     "compact": "maintenance",
     "rollback": "maintenance",
+    "merge": "merge",
     "build-ann": "export",
     "export": "export",
     "evaluate": "evaluate",

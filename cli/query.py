@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from . import id_files, tsv
 from .answers import Answer, QueryBatch, SearchOptions, answers
+from .encoders import PictureFlags, Questions, encoder_option
 from .errors import one_line_errors
 from .options import (
     OTHER_VECTORS,
@@ -33,7 +34,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from woh_faiss import Chunk, WOHIndex, WordVectors
+    from woh_faiss import Chunk, Refine, WOHIndex, WordVectors
     from woh_faiss.integrations.remote import Remote
 
 
@@ -61,6 +62,20 @@ if TYPE_CHECKING:
     multiple=True,
     help="Only the rows of QUERIES that have this key; may be given many times.",
 )
+@click.option(
+    "--image",
+    "images_asked",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Query with a picture; may be given many times.",
+)
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    help="Query with a text, by the encoder if it takes texts, else by its words as tags; many times.",
+)
+@encoder_option
 @limit_option
 @column_options("features", "tags", "key")
 @click.option("--tags", help='Query by tags, separated by spaces or ";"; with QUERIES each row counts, too.')
@@ -94,6 +109,19 @@ if TYPE_CHECKING:
     "--ann",
     help="Search a part of the codes only, by what build-ann made: ivf; QUERIES only, not by hamming.",
 )
+@click.option(
+    "--refine",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FEATURES",
+    help="Order the best answers of QUERIES by cosine of their original features: an .npy (row i is id i), "
+    "or what build takes, by key or id.",
+)
+@click.option(
+    "--refine-k",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --refine: answers that are ordered, at least K.  [default: 100, or 10 K if that is more]",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page of pictures, e.g. out.html.")
 @click.option(
     "--images",
@@ -107,22 +135,25 @@ if TYPE_CHECKING:
 def query(context: click.Context, **given: Any) -> None:
     """Print the K nearest items of each row of QUERIES: a 2-D .npy, or whatever build takes.
 
-    With --id or --key instead: the nearest other items of items in the index. With --tags: the items that
-    those tags ask for; tags the index does not know need --word-vectors. Items are ordered by score, higher
-    is nearer: how much an item is of the query's kind plus how much it is the very item. A JSON line is one
-    neighbour: query, rank, id, key, score (with --by hamming or --radius distance, the bits that differ), and
-    tags. --html writes a page
-    instead of the table: one file that shows each query and its neighbours, with pictures from the folder
-    --images where keys are their paths. With --database a database searches; all else stays the same. Answers
-    are printed as they are found, some queries at a time; Ctrl-C ends them.
+    With --id or --key instead: the nearest other items of items in the index. With --image or --text: those
+    nearest to a picture or a text, by --encoder or the encoder that the index remembers. With --tags: the
+    items that those tags ask for; tags the index does not know need --word-vectors. Items are ordered by
+    score, higher is nearer: how much an item is of the query's kind plus how much it is the very item; with
+    --refine by cosine of the features themselves. A JSON line is one neighbour: query, rank, id, key, score
+    (with --refine cosine; with --by hamming or --radius distance, the bits that differ), and tags. --html
+    writes a page instead of the table: one file that shows each query and its neighbours, with pictures from
+    the folder --images where keys are their paths. With --database a database searches; all else stays the
+    same. Answers are printed as they are found, some queries at a time; Ctrl-C ends them.
 
     \b
     Example:
         woh-index query queries.npz -k 5
         woh-index query queries.npz --radius 8 --json
         woh-index query photos.parquet --limit 20
+        woh-index query queries.npz --refine features.npy --refine-k 1000
         woh-index query --id 1234 --id 1240 -k 5 --deny seen.txt
         woh-index query --tags "sunset beach" --where "year >= 2020"
+        woh-index query --image cat.jpg --text "red bicycle"
         woh-index query queries.npz --html out.html --images photos
     """
     options = QueryOptions(**given)
@@ -132,7 +163,7 @@ def query(context: click.Context, **given: Any) -> None:
 
     only, never = (None if file is None else id_files.ids(file) for file in (options.allow, options.deny))
     with WOHIndex.open(options.index_path) as index, ExitStack() as opened:
-        held = index.ntotal
+        held, words = index.ntotal, options.asked_words(index)
         how = SearchOptions(
             min(options.k, max(held, 1)),  # memory for the neighbours there are, not for those asked for
             options.radius,
@@ -144,11 +175,12 @@ def query(context: click.Context, **given: Any) -> None:
             _remote(index, options.database, opened),
             options.ann,
             options.where,
+            options.opened_refine(),
+            options.refine_k,
         )
         if options.where is not None:
             say(f"note: --where leaves {len(index.ids(options.where)):,} of {held:,} items")
         asked, n_asked = options.batches(index)
-        words = options.words
         if held < options.k and options.radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             say(f"note: {options.index_path} {what}")
@@ -172,6 +204,8 @@ def query(context: click.Context, **given: Any) -> None:
             print_neighbours(found, options.measure, options.explain)
         else:
             tsv.print_neighbours(found, options.measure, options.explain)
+        for line in how.refine.notes() if how.refine is not None else ():
+            noted(line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +219,9 @@ class QueryOptions:
     item_ids: Sequence[int]
     item_keys: Sequence[str]
     row_keys: Sequence[str]
+    images_asked: Sequence[Path]
+    texts: Sequence[str]
+    encoder_name: str | None
     limit: int | None
     columns: dict[str, str | None]
     tags: str | None
@@ -197,6 +234,8 @@ class QueryOptions:
     expand: int
     database: str | None
     ann: str | None
+    refine: Path | None
+    refine_k: int | None
     html: Path | None
     images: Path | None
     as_json: bool
@@ -205,9 +244,15 @@ class QueryOptions:
         """UsageError for options that do not go together."""
         by_tags = self.tags is not None
         by_items = bool(self.item_ids or self.item_keys)
-        given = by_items + (self.queries is not None)
-        if given + (by_tags and self.queries is None) != 1:
-            raise click.UsageError("give one of QUERIES, --id, --key and --tags, or QUERIES with --tags")
+        by_features = self.queries is not None or self.asks
+        given = by_items + (self.queries is not None) + self.asks
+        if given + (by_tags and not by_features) != 1:
+            raise click.UsageError(
+                "give one of QUERIES, --id, --key, --image (or --text) and --tags; --tags also goes "
+                "with features"
+            )
+        if self.encoder_name is not None and not self.asks and self.queries is None:
+            raise click.UsageError("--encoder goes with --image, --text, or QUERIES that are pictures")
         if by_tags and self.by != "both":
             raise click.UsageError("--tags ask for a kind; --by goes with QUERIES, --id or --key")
         if self.queries is None and (
@@ -224,9 +269,15 @@ class QueryOptions:
         filtered = any(given is not None for given in (self.allow, self.deny, self.where))
         if self.database is not None and (others or filtered or self.ann):
             raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
-        if self.ann is not None and (others or self.queries is None):
+        if self.ann is not None and (others or not by_features):
             raise click.UsageError(
                 "--ann finds the K nearest of QUERIES: not with --radius, --id, --key, --tags"
+            )
+        if self.refine is None and self.refine_k is not None:
+            raise click.UsageError("--refine-k goes with --refine")
+        if self.refine is not None and (others or self.queries is None or self.database is not None):
+            raise click.UsageError(
+                "--refine orders the K nearest of QUERIES: not with --radius, --id, --key, --tags, --database"
             )
         if self.images is not None and self.html is None:
             raise click.UsageError("--images goes with --html")
@@ -236,13 +287,50 @@ class QueryOptions:
             html_page.check(self.html, self.images)
 
     @property
+    def asks(self) -> bool:
+        """Whether it is by pictures or texts."""
+        return bool(self.images_asked or self.texts)
+
+    @cached_property
+    def _questions(self) -> dict[int, Questions]:
+        return {}
+
+    def questions(self, index: WOHIndex) -> Questions:
+        """The pictures and texts as queries, encoded once."""
+        if not self._questions:
+            found = Questions.of(self.images_asked, self.texts, self.encoder_name, index, self.words)
+            if found.words and (self.by != "both" or self.radius is not None or self.ann or self.database):
+                raise click.ClickException(
+                    "--text is asked as tags, without --by, --radius, --ann and --database; give an "
+                    "--encoder that "
+                    "takes texts"
+                )
+            self._questions[0] = found
+        return self._questions[0]
+
+    def asked_words(self, index: WOHIndex) -> list[str] | None:
+        """What is asked as tags, by --tags or by texts."""
+        more = self.questions(index).words if self.asks else []
+        return [*(self.words or []), *more] or None
+
+    @property
     def measure(self) -> str:
         """What neighbours are ordered by."""
+        if self.refine is not None:
+            return "cosine"
         return "distance" if self.by == "hamming" or self.radius is not None else "score"
+
+    def opened_refine(self) -> Refine | None:
+        """The features to refine by."""
+        if self.refine is None:
+            return None
+        from woh_faiss import Refine
+
+        return Refine(self.refine, note=noted)
 
     def opened_vectors(self) -> WordVectors | None:
         """The word vectors, where tags are asked with."""
-        if self.word_vectors is None or self.tags is None:
+        if self.word_vectors is None or (self.tags is None and not self.texts):
             return None
         from woh_faiss import WordVectors
 
@@ -263,7 +351,10 @@ class QueryOptions:
         """The queries, read a chunk at a time where their file can be, and how many there are."""
         words = self.words
         if self.queries is not None:
-            return self._rows_of(self.queries, words)
+            return self._rows_of(self.queries, words, index)
+        if self.asks:
+            batches = self.questions(index).batches
+            return batches, len(batches)
         if words is not None:
             return [QueryBatch(words=words, text=self.tags)], 1
         named = [(index.id_of(key), key) for key in self.item_keys]
@@ -273,11 +364,15 @@ class QueryOptions:
             items
         )
 
-    def _rows_of(self, queries: Path, words: Sequence[str] | None) -> tuple[Iterable[QueryBatch], int]:
+    def _rows_of(
+        self, queries: Path, words: Sequence[str] | None, index: WOHIndex
+    ) -> tuple[Iterable[QueryBatch], int]:
         from woh_faiss.inputs import Columns, open_inputs
 
         wanted = Columns(**self.columns, id="")
-        inputs = open_inputs([queries], columns=wanted)
+        pictures = PictureFlags(self.encoder_name, None, 1, None).options(None, index)
+        inputs = open_inputs([queries], columns=wanted, pictures=pictures, note=noted)
+        index.check_encoder(inputs.encoder, str(queries))
         for line in inputs.notes(wanted):
             noted(line)
         if inputs.whole:
@@ -342,7 +437,7 @@ def _write_page(html: Path, found: Iterator[Answer], options: QueryOptions, quer
         else f"all at most {options.radius:,} bits away"
     )
     about += f": {which} of {held:,} items in {options.index_path}"
-    pictures = thumbnails.Thumbnails(options.images)
+    pictures = thumbnails.Thumbnails(options.images, options.images_asked)
     size = html_page.write(html, found, about=about, measure=options.measure, thumbnails=pictures)
     say(f"note: {html} is the page, {size / 1000:,.0f} kB{pictures.note()}")
 

@@ -83,14 +83,14 @@ def print_info(facts: dict[str, Any]) -> None:
     for pair in info_text.summary(facts):
         about.add_row(*pair)
     out.print(about)
-    for cells in (info_text.history(facts), info_text.codes(facts)):
+    for cells in (info_text.history(facts), info_text.codes(facts), info_text.learning(facts)):
         table = Table(box=box.SIMPLE_HEAD)
         for head in cells.heads:
             table.add_column(head, justify="right")
         for row in cells.rows:
             table.add_row(*row)
         out.print(table)
-    for line in info_text.drift(facts):
+    for line in [*info_text.drift(facts), *facts["warnings"]]:
         out.print(f"  {line}")
     if facts["doubted"]:
         table = Table(title="tags trusted least", title_justify="left", box=box.SIMPLE_HEAD)

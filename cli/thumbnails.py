@@ -1,6 +1,6 @@
 """Small pictures for the page of answers: from keys that are paths of pictures to data: URIs.
 
-Pillow is imported only here, and only when a key names a file. Keys may come from strangers: nothing outside
+Pillow is imported only when a key names a file. Keys may come from strangers: nothing outside
 the folder that a user names is read, and whatever a file holds, there is a thumbnail or none, never an error.
 """
 
@@ -11,22 +11,18 @@ import io
 import os
 import stat
 import warnings
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path, PurePath
-from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from typing import IO, NamedTuple
 
-if TYPE_CHECKING:
-    from PIL import Image as PillowImage
+from woh_faiss.encoders.picture import readable, upright_rgb
 
 #: Longest side of a thumbnail, in pixels.
 SIDE = 128
 #: Thumbnails that are kept: the same item often answers several queries.
 KEPT = 1000
-#: What is decoded. Not all that Pillow can read: it runs Ghostscript on a file that says it is EPS.
-FORMATS = ("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
-
-
 #: What is decoded at most, in pixels: 400 MB, whatever a small file claims.
 MOST_PIXELS = 50_000_000
 
@@ -40,9 +36,10 @@ class Thumbnail(NamedTuple):
 
 
 class Thumbnails:
-    """The pictures in `folder` that keys are paths of; without a folder there are none."""
+    """The pictures in `folder` that keys are paths of, and those at paths that were `given` as queries."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, given: Sequence[Path] = ()) -> None:
+        self._given = {str(path): os.path.realpath(path) for path in given}
         self._root = None if folder is None else os.path.realpath(folder)
         self._has_pillow = find_spec("PIL") is not None
         self._drawn = lru_cache(KEPT)(_drawn)
@@ -53,8 +50,17 @@ class Thumbnails:
         place = None if key is None else self._place(key)
         if self._root is None or place is None:
             return None
+        return self._shown_from(self._root, place)
+
+    def of_query(self, key: str | None) -> Thumbnail | None:
+        """The same for a query's key: that of a picture that was asked with, wherever it is."""
+        if key not in self._given:
+            return self.of(key)
+        return self._shown_from(*map(str, os.path.split(self._given[key])))
+
+    def _shown_from(self, root: str, place: str) -> Thumbnail | None:
         self._files += 1
-        thumbnail = self._drawn(self._root, place) if self._has_pillow else None
+        thumbnail = self._drawn(root, place) if self._has_pillow else None
         self._shown += thumbnail is not None
         return thumbnail
 
@@ -106,41 +112,13 @@ def _drawn(root: str, place: str) -> Thumbnail | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # oddities in metadata are not the reader's business
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with _opened(root, place) as file, Image.open(file, formats=_readable()) as image:
+            with _opened(root, place) as file, Image.open(file, formats=readable()) as image:
                 image.draft(None, (2 * SIDE, 2 * SIDE))  # a JPEG can be read at a fraction of its size
                 if image.width * image.height > MOST_PIXELS:
                     return None
-                small = _on_white(image)
+                small = upright_rgb(image, SIDE)
             out = io.BytesIO()
             small.save(out, "JPEG", quality=82, optimize=True)  # a new image: no metadata goes along
     except Exception:  # Pillow's decoders raise nearly anything on a damaged file
         return None
     return Thumbnail("data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode(), *small.size)
-
-
-def _on_white(image: PillowImage.Image) -> PillowImage.Image:
-    """The first frame, upright, at most SIDE a side, as RGB on white."""
-    from PIL import Image, ImageOps
-
-    if image.mode in ("1", "P", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")  # else shrinking would take every other pixel, or miss what is clear
-    elif image.mode[0] in "IF":
-        image = image.convert("F")
-    image.thumbnail((SIDE, SIDE))
-    image = ImageOps.exif_transpose(image)
-    if image.mode == "F":  # 16 bits and more have no white of their own: take the lightest pixel's
-        low, high = cast(tuple[float, float], image.getextrema())
-        scale = 255 / ((high - low) or 1)
-        image = image.point(lambda value: value * scale - low * scale).convert("L")
-    white = Image.new("RGBA", image.size, "white")
-    white.alpha_composite(image.convert("RGBA"))
-    return white.convert("RGB")
-
-
-@lru_cache(1)
-def _readable() -> list[str]:
-    """Those of FORMATS that this Pillow was built with."""
-    from PIL import Image
-
-    Image.init()
-    return [name for name in FORMATS if name in Image.OPEN]

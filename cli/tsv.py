@@ -44,13 +44,14 @@ def print_info(facts: dict[str, Any]) -> None:
     for title, cells in (
         ("", info_text.history(facts)),
         ("", info_text.codes(facts)),
+        ("", info_text.learning(facts)),
         ("tags trusted least", info_text.doubted(facts)),
     ):
         if cells.rows:
             _write([])
             for row in (*([[title]] if title else []), cells.heads, *cells.rows):
                 _write(row)
-    if lines := info_text.drift(facts):
+    if lines := [*info_text.drift(facts), *facts["warnings"]]:
         _write([])
         for line in lines:
             _write([line])

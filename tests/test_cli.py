@@ -220,7 +220,7 @@ def test_the_index_is_where_index_or_the_environment_says(here, name):
         (["update", "chunk-1.npz", "nan.npz"], "nan.npz: features of row 1 are not finite"),
         (["update", "objects.npz"], "key 'tags' is a pickled object array"),
         (["add", "nan.npz"], "features of row 1 are not finite"),
-        (["evaluate", "chunk-0.npz"], "labels"),
+        (["evaluate", "chunk-0.npz"], "30 items are left beside 10 queries"),
     ],
 )
 def test_what_a_person_can_mend_is_one_line(here, arguments, message):

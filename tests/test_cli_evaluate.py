@@ -117,8 +117,8 @@ def test_mistakes_are_one_line(files, arguments, code, message):
         assert result.output.count("\n") == 1
 
 
-def test_unlabelled_data_says_so(tmp_path):
-    np.savez(tmp_path / "a.npz", features=np.zeros((9, 2)), tags=np.array(["x"] * 9))
-    result = invoke(tmp_path / "a.npz")
+def test_data_with_neither_labels_nor_tags_say_so(tmp_path):
+    np.savez(tmp_path / "a.npz", features=np.zeros((9, 2)))
+    result = invoke(tmp_path / "a.npz", "--bits", "0")
     assert result.exit_code == 1
-    assert "has no labels to measure by" in result.output
+    assert "neither labels nor tags" in result.output

@@ -270,7 +270,7 @@ def test_a_worker_that_dies_while_instance_bits_become_final_changes_nothing(cli
         )
         on_workers.update(there, cut(X, 4), tags, client=client)
         assert not marker.exists()
-        client.wait_for_workers(2)
+        client.wait_for_workers(2, timeout=120)
         assert set(client.scheduler_info()["workers"]) != workers
         assert files(here.path) == files(there.path)
         assert early_of(there) == []
@@ -339,7 +339,7 @@ def test_a_worker_that_dies_in_a_round_changes_nothing_in_it(client, monkeypatch
     armed(monkeypatch, tmp_path / "armed", 1)
     on_workers.partial_fit(there, cut(X, 7), tags, client=client)
     assert not (tmp_path / "armed").exists()
-    client.wait_for_workers(2)
+    client.wait_for_workers(2, timeout=120)
     assert set(client.scheduler_info()["workers"]) != workers
     assert differing(here, there) == []
 
@@ -355,5 +355,5 @@ def test_a_round_that_cannot_go_on_is_one_error_and_no_round(client, cluster, mo
             on_workers.update(index, cut(X, 7), tags, client=client)
     assert files(index.path) == before
     assert WOHIndex.verify(index.path) == []
-    client.wait_for_workers(2)
+    client.wait_for_workers(2, timeout=120)
     assert on_workers.update(index, cut(X, 7), tags, client=client).n == 60

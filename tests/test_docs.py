@@ -292,6 +292,12 @@ def test_the_filters_page_runs_and_says_what_it_shows(tmp_path, monkeypatch):
     assert follow("docs/filters.md") == 20
 
 
+def test_the_page_of_pictures_runs_and_says_what_it_shows(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    assert follow("docs/pictures.md") == 7
+
+
 @pytest.mark.usefixtures("data")
 def test_the_measured_map_is_that_of_the_readme_and_of_the_evaluation_page():
     """One split of the README's table, measured again."""
@@ -330,7 +336,7 @@ def test_json_has_the_fields_that_are_promised(index, tmp_path, monkeypatch):
     printed = json.loads(invoke(["query", "--id", "7", "-k", "1", "--json"]).stdout)
     assert set(printed) <= json_fields("query")
     assert json_fields("query") - set(printed) == {
-        *("distance", "predicted", "kind", "instance", "trust", "metadata")
+        *("distance", "cosine", "predicted", "kind", "instance", "trust", "metadata")
     }
     made = json.loads(invoke(["export", "out.faiss", "--json"]).stdout)
     assert json_fields("export") == set(made)

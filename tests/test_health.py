@@ -80,7 +80,7 @@ def test_how_many_is_a_count(path, most):
 
 def test_an_index_without_rounds_has_no_faults(tmp_path):
     with WOHIndex.create(tmp_path / "i.woh", bits=16) as index:
-        assert index.health() == {"rounds": [], "drift": [], "doubted": []}
+        assert index.health() == {"rounds": [], "warnings": [], "drift": [], "doubted": []}
 
 
 def test_trust_goes_with_its_item(path):
@@ -140,3 +140,31 @@ def test_info_shows_health(path):
     assert text.count("since round") == 2
     assert health["doubted"][0]["key"] in text
     assert "trusted least" not in run("info", "--index", path, "--doubted", 0).stdout
+
+
+def test_a_stream_that_leaves_the_anchors_is_told_with_what_to_do(tmp_path):
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(2, 12)) * 3
+    chunks = []
+    for seed, centre in ((0, 0), (1, 0), (2, 1), (3, 1)):
+        X = (centres[centre] + rng.normal(size=(N, 12))).astype(np.float32)
+        path = tmp_path / f"{seed}.npz"
+        np.savez(path, features=X, tags=[f"{WORDS[centre]} {WORDS[2 + int(side)]}" for side in X[:, 0] > 0])
+        chunks.append(path)
+    how = ("--index", tmp_path / "i.woh")
+    run("build", *chunks[:2], *how, "--bits", 16, "--anchors", 50, "--min-count", 1, "--first-sample", 0)
+    with WOHIndex.open(tmp_path / "i.woh") as index:
+        assert index.health()["warnings"] == []
+    told = run("update", *chunks[2:], *how).stderr
+    assert told.count("are near an anchor") == 1
+    line = next(line for line in told.splitlines() if "are near an anchor" in line)
+    assert "build --first-sample" in line
+    with WOHIndex.open(tmp_path / "i.woh") as index:
+        newest = index.health()
+        covered = [done["covered"] for done in newest["rounds"]]
+        assert min(covered[:-2]) > 0.8 > 0.5 > max(covered[-2:])
+        assert "are near an anchor" in newest["warnings"][-1]
+    shown = run("info", *how).stdout
+    assert newest["warnings"][-1] in shown
+    assert "covered" in shown
+    assert json.loads(run("info", *how, "--json").stdout)["warnings"] == newest["warnings"]

@@ -3,6 +3,7 @@
 import itertools
 import shutil
 
+import faiss
 import numpy as np
 import pytest
 from conftest import SMALL, tagged
@@ -72,6 +73,31 @@ def test_no_mixture_is_written_to(moments, tmp_path):
         with pytest.raises(StoreError), WOHIndex.open(folder) as index:
             index.add(tagged(7)[0])
         assert contents(folder) == mixed
+        try:  # which does not open the index first
+            WOHIndex.restore(folder, 1)
+        except StoreError:
+            assert contents(folder) == mixed
+        else:
+            assert WOHIndex.verify(folder) == []
         shutil.rmtree(folder)
         tried += 1
     assert tried >= 5
+
+
+@pytest.mark.parametrize("name", ["ids.i64", "codes.faiss"])
+@pytest.mark.parametrize("write", [WOHIndex.open, lambda path: WOHIndex.restore(path, 1)])
+def test_rows_of_a_larger_index_are_not_cut_to_the_size_of_this_one(tmp_path, name, write):
+    with WOHIndex.create(tmp_path / "i", **SMALL) as index:
+        index.update(*tagged(1, 40))
+        index.update(*tagged(2, 10))
+    with WOHIndex.create(tmp_path / "larger", **SMALL) as index:
+        index.update(*tagged(3, 80), ids=np.arange(80) * 2)
+    shutil.copyfile(tmp_path / "larger" / name, tmp_path / "i" / name)
+    if name == "codes.faiss":  # or the header tells, which counts what was committed
+        data = (tmp_path / "i" / name).read_bytes()
+        header = faiss.serialize_index_binary(faiss.IndexBinaryFlat(index._store.d)).tobytes()[:33]
+        (tmp_path / "i" / name).write_bytes(header + data[33:])
+    before = contents(tmp_path / "i")
+    with pytest.raises(StoreError, match="are not what was written"):
+        write(tmp_path / "i")
+    assert contents(tmp_path / "i") == before

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
+from scipy.spatial.distance import cdist
 
 from woh_faiss import WOH
 from woh_faiss.evaluation.metrics import mean_average_precision
@@ -57,6 +58,33 @@ def test_a_sorted_stream_adapts_and_its_codes_are_better(monkeypatch):
     _, after, _, as_it_was = streamed(by_kind)
     assert_array_equal(before[0], after[0])
     assert adapted > as_it_was + 0.1
+
+
+@pytest.mark.parametrize("preset", ["adaptive", "paper"])
+def test_anchors_cover_what_is_like_the_first_items(preset):
+    """Oracle: distances to the anchors, and theirs to each other."""
+    X, tags, kind = kinds(2000)
+    woh = WOH(bits=16, anchors=100, vector_size=8, min_count=1, preset=preset)
+    half = KINDS // 2
+
+    def covered(rows):
+        woh.partial_fit(X[rows], [tags[row] for row in rows])
+        return woh.covered_
+
+    early, late = (np.flatnonzero((kind < half) == first) for first in (True, False))
+    covered(early[:300])
+    assert covered(early[300:900]) > 0.8
+    low = covered(late[:500])
+    A, x = woh.hasher_.kernel.A.astype(np.float64), X[late[:500]]
+    if woh.hasher_.kernel.unit:
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    among = cdist(A, A)
+    np.fill_diagonal(among, np.inf)
+    edge = np.quantile(among.min(axis=1), 0.9)
+    assert_allclose(low, (cdist(x, A).min(axis=1) <= edge).mean(), atol=0.02)
+    assert low < 0.6
+    woh.partial_fit(X[:5], [[]] * 5)
+    assert woh.covered_ == 1
 
 
 @pytest.mark.parametrize("chunks", [8, 32])

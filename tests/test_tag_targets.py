@@ -35,7 +35,7 @@ def test_tag_rows_are_smoothed_tf_idf_of_length_one(monkeypatch, neighbours):
     monkeypatch.setattr(tag_targets, "NEIGHBOURS", neighbours)
     (first, Z), (second, _) = marks(0), marks(1)
     df = first.sum(axis=0)
-    side = TagTargets.start(csr_array(first), Z, df, 30, 8)
+    side, _ = TagTargets.start(csr_array(first), Z, df, 30, 8)
     assert_allclose(side.y(csr_array(first), df, 30).toarray(), naive_y(first, first, df, 30, neighbours))
     both = np.vstack([first, second])
     side = side.seeing(csr_array(second))
@@ -45,7 +45,7 @@ def test_tag_rows_are_smoothed_tf_idf_of_length_one(monkeypatch, neighbours):
 
 def test_a_tag_that_everyone_carries_does_not_make_an_item_vanish():
     Y, Z = np.ones((5, 1)), np.zeros((5, 2))
-    side = TagTargets.start(csr_array(Y), Z, np.array([5.0]), 5, 8)
+    side, _ = TagTargets.start(csr_array(Y), Z, np.array([5.0]), 5, 8)
     assert_allclose(side.y(csr_array(Y), np.array([5.0]), 5).toarray(), 1)
 
 
@@ -61,7 +61,7 @@ def test_products_with_T_are_those_of_the_dense_T(kind):
     if kind == "one tag set":
         Y = np.ones((30, 7))
     df = Y.sum(axis=0)
-    side = TagTargets.start(csr_array(Y), Z, df, 30, 8)
+    side, _ = TagTargets.start(csr_array(Y), Z, df, 30, 8)
     y, z = side.y(csr_array(Y), df, 30), side.z(Z)
     T, rng = dense_T(side, y, z), np.random.default_rng(0)
     M, F = rng.normal(size=(11, 8)), rng.normal(size=(30, 5))
@@ -86,7 +86,7 @@ def test_M_is_the_ridge_regression_of_all_codes_so_far():
     rng = np.random.default_rng(5)
     B1, B2 = (rng.choice([-1.0, 1.0], size=(30, 8)) for _ in range(2))
     df1 = Y1.sum(axis=0)
-    side = TagTargets.start(csr_array(Y1), Z1, df1, 30, 8)
+    side, _ = TagTargets.start(csr_array(Y1), Z1, df1, 30, 8)
     y1, z1 = side.y(csr_array(Y1), df1, 30), side.z(Z1)
     side = side.refitted(side.of_codes(y1, z1, B1))
     T1 = dense_T(side, y1, z1)
@@ -103,7 +103,7 @@ def test_M_is_the_ridge_regression_of_all_codes_so_far():
 def test_beyond_the_bound_nothing_of_its_square_is_kept(monkeypatch):
     monkeypatch.setattr(tag_targets, "MOST_COLUMNS", 10)
     Y, Z = marks(6, c=5)
-    side = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
+    side, _ = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
     assert side.TT.shape == (9, 9)
     wide = side.widened(7)
     assert wide.TT.size == 0
@@ -115,7 +115,7 @@ def test_beyond_the_bound_nothing_of_its_square_is_kept(monkeypatch):
 def test_co_occurrences_are_bounded(monkeypatch):
     monkeypatch.setattr(tag_targets, "PARTNERS", 2)
     Y, Z = marks(7, share=0.9)
-    side = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
+    side, _ = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
     assert side.C.nnz <= 2 * 7
 
 
@@ -132,7 +132,7 @@ def test_decoded_minimises_its_objective():
 
 def test_state_round_trips():
     Y, Z = marks(10)
-    side = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
+    side, _ = TagTargets.start(csr_array(Y), Z, Y.sum(axis=0), 30, 8)
     again = TagTargets.from_arrays(side.arrays())
     for name, value in side.arrays().items():
         assert_array_equal(again.arrays()[name], value, err_msg=name)
@@ -143,3 +143,20 @@ def test_smoothing_without_partners_changes_nothing():
     assert_array_equal(
         TagWeights(shares(csr_array(np.eye(3)), np.ones(3)), np.ones(3)).rows(Y).toarray(), np.eye(3)
     )
+
+
+def test_the_more_tags_an_item_has_the_fewer_add_their_neighbours():
+    """Oracle: the sum over the tags that add, one by one."""
+    rng = np.random.default_rng(0)
+    c = 400
+    R = csr_array(rng.random((c, c)) * (rng.random((c, c)) < 0.05))
+    for n in (1, 63, 64, 65, 128, 399):
+        Y = np.zeros((1, c))
+        Y[0, np.sort(rng.choice(c, n, replace=False))] = 1
+        tags = np.flatnonzero(Y[0])
+        most = n if n <= 64 else 64 * 64 // n
+        adding = tags[np.diff(np.arange(n + 1) * most // n) > 0]
+        assert len(adding) == most
+        row = Y[0] + R.toarray()[adding].sum(axis=0)
+        found = TagWeights(R, np.ones(c)).rows(csr_array(Y)).toarray()[0]
+        assert_allclose(found, row / np.linalg.norm(row), rtol=1e-12)

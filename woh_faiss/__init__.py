@@ -13,6 +13,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from woh_faiss.index.index import WOHIndex
+    from woh_faiss.index.refine import Refine
     from woh_faiss.inputs.chunk import Chunk, read_chunk
     from woh_faiss.learner.config import WOHConfig
     from woh_faiss.learner.estimator import WOH
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Chunk": "inputs.chunk",
+    "Refine": "index.refine",
     "WOH": "learner.estimator",
     "WOHConfig": "learner.config",
     "WOHError": "errors",
@@ -35,6 +37,7 @@ _HOMES = {
 __all__ = [
     "__version__",
     "Chunk",
+    "Refine",
     "WOH",
     "WOHConfig",
     "WOHError",

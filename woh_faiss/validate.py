@@ -225,6 +225,15 @@ def holds_text(values: Any) -> bool:
     return any(isinstance(value, (str, bytes)) for value in values)
 
 
+def _storable(text: str) -> bool:
+    """Whether UTF-8 and SQLite can hold it."""
+    try:
+        text.encode()
+    except UnicodeError:
+        return False
+    return "\0" not in text
+
+
 def texts(values: Any, name: str, place: str = "row") -> list[str]:
     """A 1-D array_like of text as Python strings that UTF-8 and SQLite can hold."""
     if not isinstance(values, (list, tuple)):
@@ -240,6 +249,8 @@ def texts(values: Any, name: str, place: str = "row") -> list[str]:
                 raise InputError(f"{name}: {place} {bad[0]} is not Unicode text; the array is damaged")
         budget.take(values.nbytes + TEXT * len(values), name)
         values = values.tolist()
+    if all(type(value) is str for value in values) and _storable("".join(values)):
+        return list(values)
     texts = []
     for row, value in enumerate(values):
         try:

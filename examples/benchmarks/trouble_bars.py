@@ -4,7 +4,8 @@
 
 Each set: items with a tag and with features, 1,000 random queries, the rest in 8 chunks, 64 learned bits,
 min_count 1; means of splits. Wrong: tags of a share of the items exchanged among them. Tagged: the share that
-keeps its tags. ITQ has 64 bits and real-valued queries.
+keeps its tags. ITQ has 64 bits and real-valued queries. Other methods than adaptive are
+by Hamming distance.
 """
 
 import argparse
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from woh_faiss import WOHConfig, read_chunk
+from woh_faiss import WOH, WOHConfig, read_chunk
+from woh_faiss.evaluation.baselines import RPTWOH
 from woh_faiss.evaluation.baselines.faiss_yardsticks import ranker
 from woh_faiss.evaluation.metrics import cosine
 from woh_faiss.evaluation.quality import quality
@@ -33,18 +35,26 @@ ROWS = (
 )
 
 
-def measured(path, seed, preset, rows):
+#: What is measured: preset and trainer.
+METHODS = {"adaptive": ("adaptive", WOH), "paper": ("paper", WOH), "rpt-woh": ("paper", RPTWOH.of)}
+
+
+def measured(path, seed, method, rows):
     """(name of a row, (MAP, P@10)) of one split."""
     chunk = read_chunk(path)
     X = np.asarray(chunk.features, np.float32)
     tagged = np.array([len(chunk.tags.of_row(row)) > 0 for row in range(len(chunk))])
     chunk = chunk.rows(np.flatnonzero(tagged & X.any(axis=1)))
+    preset, make = METHODS[method]
     config = WOHConfig(bits=64, preset=preset, min_count=1, seed=seed)
     for name, troubles, how in ROWS:
         if rows and name not in rows:
             continue
+        how = {"make": make, **(how if method == "adaptive" else HAMMING)}
         last = [r for r in stream(chunk, [config], queries=1000, seed=seed, **troubles, **how) if r.bits][-1]
         yield name, (last.map, last.p10)
+    if method != "adaptive":
+        return
     X, labels = np.asarray(chunk.features, np.float32), np.asarray(chunk.labels)
     held_out, rest = split(chunk, 1000, seed)
     asked = X[held_out], X[rest], labels[held_out], labels[rest], seed
@@ -58,13 +68,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="+", type=Path)
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--preset", default="adaptive")
+    parser.add_argument("--method", default="adaptive", choices=METHODS)
     parser.add_argument("--rows", nargs="*", help="Names of rows; all without.")
     given = parser.parse_args()
     for path in given.sets:
-        splits = [dict(measured(path, seed, given.preset, given.rows)) for seed in range(given.splits)]
+        splits = [dict(measured(path, seed, given.method, given.rows)) for seed in range(given.splits)]
         print(
-            f"\n{path.stem}, means of {given.splits} splits, {given.preset}\n| | MAP | P@10 |\n|---|---|---|"
+            f"\n{path.stem}, means of {given.splits} splits, {given.method}\n| | MAP | P@10 |\n|---|---|---|"
         )
         for name in splits[0]:
             values = np.array([split_[name] for split_ in splits])

@@ -1,4 +1,4 @@
-"""The quality of a ranking: mean average precision, precision at k, and the distances they rank by.
+"""The quality of a ranking: mean average precision, precision at k, nDCG, and the distances they rank by.
 
 Published numbers differ because their definitions do. The one used here unless an option says otherwise:
 true Hamming distance, the whole database, relevant = at least one shared label, a query with nothing
@@ -188,6 +188,30 @@ def precision_at(
         first = np.argsort(D, axis=1, kind="stable")[:, :k]
         hits += int(np.take_along_axis(relevant, first, axis=1).sum())
     return hits / (len(queries) * min(k, len(database)))
+
+
+def ndcg(first: Array, gains: Array) -> NDArray[np.float64]:
+    """Normalised discounted cumulative gain of the first k answers: Σ gain / log₂(1 + rank), over the most.
+
+    Parameters
+    ----------
+    first : (q, k) int
+        Places in the database of the answers to each query, the first one first.
+    gains : (q, n) float
+        Gain of each item of the database for each query, 0 or more.
+
+    Returns
+    -------
+    (q,) float
+        0 to 1; NaN where no item has a gain.
+    """
+    k = first.shape[1]
+    discount = 1 / np.log2(np.arange(2, k + 2))
+    most = -np.sort(-(gains if gains.shape[1] <= k else -np.partition(-gains, k - 1, axis=1)[:, :k]), axis=1)
+    ideal = most @ discount
+    out = np.full(len(first), np.nan)
+    np.divide(np.take_along_axis(gains, first, axis=1) @ discount, ideal, out=out, where=ideal > 0)
+    return out
 
 
 def query_blocks(

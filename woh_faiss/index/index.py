@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import codes, score, validate
+from woh_faiss.encoders.encoder import EncoderRecord
 from woh_faiss.errors import ConfigError, InputError, StoreError, short
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import WOHConfig, merged
@@ -55,12 +56,15 @@ if TYPE_CHECKING:
     from woh_faiss.tags.word_vectors import WordVectors
 
     from .item_ids import OnDuplicate
+    from .refine import Refine
     from .writer import IndexWriter
 
 #: Items that `build` gathers for round 1: a first chunk of 121 in place of 1,945 cost .057 MAP at 16 bits.
 FIRST_ROUND = 2000
 #: Where a store's configuration has the number of instance bits, beside the fields of WOHConfig.
 _INSTANCE_BITS = "instance_bits"
+#: Where it has the record of the encoder of its features, if one is known.
+_ENCODER = "encoder"
 
 
 class Compacted(NamedTuple):
@@ -110,8 +114,10 @@ class WOHIndex:
         stored = dict(store.config)
         try:
             self.instance_bits = _valid_instance_bits(stored.pop(_INSTANCE_BITS, 0))
+            encoder = stored.pop(_ENCODER, None)
+            self.encoder = None if encoder is None else EncoderRecord.from_dict(encoder)
             self.config = WOHConfig.from_dict(stored)
-        except (ConfigError, TypeError) as error:
+        except (ConfigError, InputError, TypeError) as error:
             raise StoreError(
                 f"{store.path} has a config that is damaged or newer than this: {error}"
             ) from error
@@ -136,6 +142,7 @@ class WOHIndex:
         config: WOHConfig | None = None,
         *,
         instance_bits: int = INSTANCE_BITS,
+        encoder: EncoderRecord | None = None,
         **hyper: Any,
     ) -> WOHIndex:
         """A new index without items at `path`.
@@ -148,6 +155,8 @@ class WOHIndex:
             Hyper-parameters.
         instance_bits : int
             Bits of a code behind the learned ones, a multiple of 8; 0 for none.
+        encoder : EncoderRecord, optional
+            What makes its features, to be kept: inputs of another encoder are then refused.
         **hyper
             Fields of `WOHConfig` by name, which win over those of `config`; `config.merged` has the rule.
             ``bits=0`` is for data without tags: codes are instance bits alone, and nothing is learned.
@@ -164,6 +173,8 @@ class WOHIndex:
         if not config.bits + instance_bits:
             raise ConfigError("bits and instance_bits are both 0, expected at least 8 of one of them")
         stored = {**config.to_dict(), _INSTANCE_BITS: instance_bits}
+        if encoder is not None:
+            stored[_ENCODER] = encoder.to_dict()
         return cls(Store.create(path, config=stored, d=codes.stored_bits(config.bits + instance_bits)))
 
     @classmethod
@@ -179,18 +190,20 @@ class WOHIndex:
         max_chunks: int | None = None,
         progress: Callable[[Iterable[Chunk], int], Iterable[Chunk]] | None = None,
         on_duplicate: OnDuplicate = "error",
+        encoder: EncoderRecord | None = None,
         **hyper: Any,
     ) -> WOHIndex:
         """A new index at `path` that has learned `chunks`: all of them, or on any error no index at all.
 
         Each chunk is a round. Round 1 decides what later ones can learn. So of `Inputs`, whose end is known,
         it is a random sample, and the rest follows in its order. Other chunks come as they are, but for the
-        first ones, which are joined until they have `FIRST_ROUND` items.
+        first ones, which are joined until they have `FIRST_ROUND` items. Of `Inputs` the index also keeps
+        which encoder made their features, where they say it.
 
         Parameters
         ----------
-        path, config, instance_bits, **hyper
-            As `create`.
+        path, config, instance_bits, encoder, **hyper
+            As `create`; `Inputs` bring their own encoder.
         chunks : iterable of Chunk, or Inputs
             Each is read once; those of `Inputs` once more for the sample.
         word_vectors : WordVectors, optional
@@ -213,7 +226,7 @@ class WOHIndex:
         """
         first_sample = validate.whole_number(first_sample, "first_sample", 0)
         final = Path(path)
-        _free(final)  # before hours of learning
+        check_free(final)  # before hours of learning
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             hidden = tempfile.TemporaryDirectory(
@@ -224,7 +237,10 @@ class WOHIndex:
             raise StoreError(f"cannot create {final}: {why}; choose another --index") from error
         with hidden as folder:  # whose name nobody can guess, and into which nobody else can look
             unfinished = Path(folder, "index")
-            with cls.create(unfinished, config, instance_bits=instance_bits, **hyper) as index:
+            made_by = _known_encoder(chunks, encoder)
+            with cls.create(
+                unfinished, config, instance_bits=instance_bits, encoder=made_by, **hyper
+            ) as index:
                 early = index.config.start == "semantic" or index.instance_bits
                 index._writer.build(
                     chunks,
@@ -235,6 +251,8 @@ class WOHIndex:
                     progress,
                     on_duplicate,
                 )
+                if made_by is not None and made_by.dimension != index.hasher.d:
+                    raise _other_width(made_by, index.hasher.d)
             publish(unfinished, final)
         return cls.open(final)
 
@@ -451,6 +469,7 @@ class WOHIndex:
             if isinstance(inputs, Inputs)
             else open_inputs(inputs, learn=learn, on_duplicate=on_duplicate)
         )
+        self.check_encoder(opened.encoder, "the inputs")
         return self._writer.extend(
             opened,
             learn=learn,
@@ -460,6 +479,11 @@ class WOHIndex:
             note=note,
             timeout=timeout,
         )
+
+    def check_encoder(self, encoder: EncoderRecord | None, what: str) -> None:
+        """InputError where features of `what` are of another encoder than the index's; None is not known."""
+        if self.encoder is not None:
+            self.encoder.check(encoder, str(self._store.path), what)
 
     # ---- searches ------------------------------------------------------------------------------------
 
@@ -479,6 +503,8 @@ class WOHIndex:
         where: str | None = None,
         params: Any = None,
         ann: str | None = None,
+        refine: Refine | str | os.PathLike[str] | ArrayLike | None = None,
+        refine_k: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The k nearest items of each query, as Faiss answers; docs/score.md says what near means.
 
@@ -507,12 +533,18 @@ class WOHIndex:
             Look at a part of the codes only, in the index of this kind that `build_ann` made: faster among
             millions of items, but some of the best may be missed. Not with allow or deny, nor by "hamming".
             Items that came since are never missed.
+        refine : Refine, path or (n, d) array_like, optional
+            Original features of the items, by which the best answers are ordered: by cosine to the query, as
+            Faiss's IndexRefine does. Row i of an array or .npy is the item with id i; `Refine` has the rest.
+            One `Refine` serves many searches: it is opened once, and tells which answers had no features.
+        refine_k : int, optional
+            How many answers are ordered, at least k. Without it 100, or 10 k if that is more.
 
         Returns
         -------
         D : (nq, k) float32
             Scores, descending; -inf where there is no neighbour. By "hamming" int32 distances in bits,
-            ascending, and 2147483647.
+            ascending, and 2147483647. With `refine` cosines, float32.
         I : (nq, k) int64
             Ids; -1 where there is no neighbour. Of equal ones the earlier item comes first.
 
@@ -522,7 +554,8 @@ class WOHIndex:
             The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
             unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
             deny are no integers, `where` is no such filter, params ask for more than a selector, or `ann` is
-            unknown, or beside allow, deny, where or by "hamming".
+            unknown, or beside allow, deny, where or by "hamming"; or the features to refine by are not those
+            of this index.
         StoreError
             There is no approximate index of that kind, or its file is damaged.
         """
@@ -532,6 +565,11 @@ class WOHIndex:
             valid_by(by, self.config.bits, self.instance_bits),
         )
         expand = validate.whole_number(expand, "expand", 0)
+        if refine is not None:
+            how: dict[str, Any] = {"by": by, "expand": expand, "allow": allow, "deny": deny}
+            return self._refined(refine, xq, k, refine_k, how | {"where": where, "ann": ann})
+        if refine_k is not None:
+            raise InputError("refine_k says how many answers are refined; give the features as refine, too")
         if ann is not None and (allow is not None or deny is not None or where is not None):
             raise InputError(
                 "ann goes without allow, deny and where, which need the scan of all codes; drop one"
@@ -937,6 +975,11 @@ class WOHIndex:
             )
         return found
 
+    @property
+    def metadata_types(self) -> dict[str, str]:
+        """The columns of metadata by name: integer, real, text, boolean, date or datetime."""
+        return self._store.metadata_types()
+
     def rounds(self) -> list[Round]:
         """One record a committed round, oldest first."""
         return self._store.rounds()
@@ -947,7 +990,8 @@ class WOHIndex:
 
     def info(self, n_tags: int = 10) -> dict[str, Any]:
         """What `woh-index info --json` prints: counts, sizes in bytes, model, and a record a round."""
-        return index_state.info(self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags)
+        found = index_state.info(self._store, self.config, self.instance_bits, self._hasher_or_none(), n_tags)
+        return {**found, "encoder": None if self.encoder is None else self.encoder.to_dict()}
 
     def health(self, most: int = 10) -> dict[str, Any]:
         """Quality of the codes, and items whose tags are trusted least.
@@ -961,9 +1005,11 @@ class WOHIndex:
         -------
         dict
             ``rounds``: for each, its number, kind and items, `codes.health` of the codes it added, and how
-            much of them its tags cover (`vocabulary.Coverage`). ``drift``: for each earlier model that
+            much of them its tags cover (`vocabulary.Coverage`); of those that learned, what `WOH.trust_`,
+            `novelty_`, `adapted_` and `covered_` say. ``drift``: for each earlier model that
             is kept (`keep_models`), the round that wrote it, ``turned``, the share of the anchors' bits that
             differ with the newest hash function, and ``bits``, the same a bit. Stored codes do not change.
+            ``warnings``: what a person should know of the newest round that learned, and do, a line each.
             ``doubted``: the items whose tags are trusted least (`WOH.trust_`), the least first, with id, key,
             tags, round and ``trust``: wrong tags show up here.
         """
@@ -1247,6 +1293,25 @@ class WOHIndex:
         """The state to answer from, its hash function read."""
         return self._store.follow(lambda view: self._model.hasher(view) if view.model is not None else None)
 
+    def _refined(
+        self,
+        refine: Refine | str | os.PathLike[str] | ArrayLike,
+        xq: ArrayLike,
+        k: int,
+        refine_k: int | None,
+        how: dict[str, Any],
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """See `search`."""
+        from .refine import Refine, answers_to_order
+
+        more = min(answers_to_order(k, refine_k), max(self._follow().snapshot.ntotal, 1))
+        features = refine if isinstance(refine, Refine) else Refine(refine)
+        _, I = self.search(xq, more, **how)
+        view = self._store.view
+        if view.model is None:
+            return no_answers(len(I), k, "both")
+        return features.order(view, self._model.hasher(view), np.asarray(xq), I, k)
+
     def _scored(
         self,
         view: View,
@@ -1273,6 +1338,26 @@ class WOHIndex:
         return self._index_writer
 
 
+def _known_encoder(chunks: Iterable[Chunk], given: EncoderRecord | None) -> EncoderRecord | None:
+    """What made the features of chunks, as they say or was said; InputError where the two disagree."""
+    told: EncoderRecord | None = getattr(chunks, "encoder", None)
+    if told is None or given is None:
+        widths = {source.d for source in getattr(chunks, "sources", []) if source.d is not None}
+        if given is not None and (others := widths - {given.dimension}):
+            raise _other_width(given, others.pop())
+        return told or given
+    given.check(told, "the encoder that was given", "the inputs")
+    return told
+
+
+def _other_width(encoder: EncoderRecord, d: int) -> InputError:
+    return InputError(
+        f"the encoder {encoder.name} gives {encoder.dimension} numbers, the inputs have {d}; give the "
+        "one that made "
+        "them"
+    )
+
+
 def _valid_instance_bits(bits: Any) -> int:
     """ConfigError unless a code may have this many instance bits."""
     if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or not 0 <= bits <= 4096 or bits % 8:
@@ -1280,7 +1365,7 @@ def _valid_instance_bits(bits: Any) -> int:
     return int(bits)
 
 
-def _free(path: Path) -> None:
+def check_free(path: Path) -> None:
     """StoreError for a path that no file can have, or under which anything is but an empty folder."""
     try:
         mode = os.lstat(path).st_mode

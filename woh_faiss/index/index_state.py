@@ -7,7 +7,38 @@ from typing import Any
 
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.hasher import Hasher
-from woh_faiss.store import Store
+from woh_faiss.learner.kernel import NEAR
+from woh_faiss.store import Round, Store
+
+#: Share of tags that do not fit from which a round is told about.
+DOUBTED = 0.05
+#: Share of items near anchors below which, chance apart, a round is told about.
+COVERED = 0.8
+
+
+def advice(done: Round) -> dict[str, str]:
+    """What a person should know of a round, and do about it: a line by what it is about."""
+    health, lines = done.health or {}, {}
+    if health.get("adapted"):
+        lines["adapted"] = (
+            f"{health['novelty']:.0%} of the tags of round {done.round} are of kinds of items that were not "
+            "there before; it adapted to them"
+        )
+    doubted = 1 - health.get("trusted", 1.0)
+    if doubted >= DOUBTED:
+        lines["trusted"] = (
+            f"about {doubted:.0%} of the tags of round {done.round} do not fit the features and count less; "
+            "'woh-index info' lists the items where they fit least"
+        )
+    covered = health.get("covered", 1.0)
+    chance = 3 * (NEAR * (1 - NEAR) / max(done.trained, 1)) ** 0.5
+    if covered < min(COVERED, NEAR - chance):
+        lines["covered"] = (
+            f"{covered:.0%} of the items of round {done.round} are near an anchor, {NEAR:.0%} of those like "
+            "the first items are; if most items to come are such, build the index again, from a sample of "
+            "all (build --first-sample)"
+        )
+    return lines
 
 
 def tags(store: Store) -> list[tuple[str, int, bool]]:
@@ -54,12 +85,14 @@ def health(store: Store, hasher: Hasher | None, most: int) -> dict[str, Any]:
                 bits = hasher.drift(before)
             drift.append({"round": number, "turned": float(bits.mean()), "bits": bits.tolist()})
     doubted = store.doubted(most)
+    rounds = store.rounds()
+    newest = next((done for done in reversed(rounds) if done.trained), None)
     items = view.find(doubted)
     return {
         "rounds": [
-            {"round": done.round, "kind": done.kind, "n": done.n, **(done.health or {})}
-            for done in store.rounds()
+            {"round": done.round, "kind": done.kind, "n": done.n, **(done.health or {})} for done in rounds
         ],
+        "warnings": [*advice(newest).values()] if newest else [],
         "drift": drift,
         "doubted": [
             {"id": id_, "key": item.key, "tags": item.tags, "round": item.round, "trust": item.trust}

@@ -17,6 +17,7 @@ from woh_faiss import codes
 from woh_faiss.errors import InputError
 from woh_faiss.learner.blocks import Features, Rows
 from woh_faiss.learner.instance import ENOUGH, InstanceMap, packed_signs, sample, unit_single
+from woh_faiss.learner.threads import one_blas_thread
 from woh_faiss.store.write_transaction import WriteTransaction
 
 Packed = NDArray[np.uint8]
@@ -48,6 +49,7 @@ class InstanceHalf:
     recoded: Packed | None = None
 
 
+@one_blas_thread()
 def instance_half(
     features: Features,
     writing: WriteTransaction,

@@ -21,6 +21,7 @@ from woh_faiss.learner.blocks import Features
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.hasher import Hasher, encoded
 from woh_faiss.learner.instance import ENOUGH
+from woh_faiss.learner.threads import one_blas_thread
 from woh_faiss.store import NewRound, Round, Snapshot, Store
 from woh_faiss.store.view import Where
 from woh_faiss.store.write_transaction import WriteTransaction
@@ -215,6 +216,34 @@ class IndexWriter:
                 )
             return self._commit_encoded(writing, named, packed, None, time.perf_counter(), chunk.digest())
 
+    def append_codes(
+        self, chunk: Chunk, trust: Sequence[float | None], done: Round, on_duplicate: OnDuplicate
+    ) -> Round:
+        """Append codes of a round of a copy of this index, for `merge`, which has checked that they compare.
+
+        Parameters
+        ----------
+        chunk : Chunk
+            Features are packed codes (n, code_size) uint8.
+        trust : n float or None
+            How far the tags of each item are trusted; None for 1.
+        done : Round
+            The round in the copy, whose chunk this one is said to be of.
+        on_duplicate : "error", "skip" or "replace"
+            As `WOHIndex.update`.
+        """
+        noted = {"merged_round": done.round}
+        with self._store.writing(10.0) as writing:
+            named = resolve(chunk, writing, on_duplicate)
+            if named.chunk is None:
+                return self._nothing_new(done.chunk_hash, named, writing, noted)
+            by_name = dict(zip(_first_names(chunk), trust, strict=True))
+            trusted = [by_name[name] for name in _first_names(named.chunk)]
+            packed, started = named.chunk.features, time.perf_counter()
+            return self._commit_encoded(
+                writing, named, packed, None, started, done.chunk_hash, noted, trusted
+            )
+
     def extend(
         self,
         inputs: Inputs,
@@ -310,6 +339,7 @@ class IndexWriter:
             learned = self._hasher().beside(None) if self._config.bits else None
             packed = half = None
 
+            @one_blas_thread()
             def encode(features: Features) -> None:
                 nonlocal packed, half
                 width = None if learned is None else learned.d
@@ -334,6 +364,7 @@ class IndexWriter:
         started: float,
         chunk_hash: str,
         noted: dict[str, int] | None = None,
+        trust: Sequence[float | None] | None = None,
     ) -> Round:
         assert named.chunk is not None  # noqa: S101 - for mypy
         stored, tags = code(packed, half), named.chunk.tags
@@ -352,6 +383,7 @@ class IndexWriter:
                 remove=named.replaced,
                 numbered=named.numbered,
                 metadata=named.chunk.metadata,
+                trust=trust,
                 **kept(half),
             )
         )
@@ -464,6 +496,12 @@ def _here(_trainer: WOH | None, chunk: Chunk, use: Callable[[Features], None]) -
     use(Features(chunk.features))
 
 
+def _first_names(chunk: Chunk) -> list[Any]:
+    """Ids, or else keys, of a chunk that has one of them."""
+    names: Any = chunk.keys if chunk.ids is None else chunk.ids
+    return list(names.tolist())
+
+
 def _kept_trust(trust: NDArray[np.float64]) -> list[float | None] | None:
     """What is kept of each item's trust: three digits, None for 1; None where all are 1."""
     if (trust == 1).all():
@@ -473,12 +511,17 @@ def _kept_trust(trust: NDArray[np.float64]) -> list[float | None] | None:
 
 def _fit(trainer: WOH) -> dict[str, float]:
     """Of a chunk's tags: what they count, as a share of what they would if all were right, and how much of
-    them is new; whether the round adapted to that."""
+    them is new; whether the round adapted to that; the share of its items that anchors cover."""
     trained = trainer.trained_
     if not trained.any():
         return {}
     trusted = float(trainer.trust_[trained].mean())
-    return {"trusted": trusted, "novelty": trainer.novelty_, "adapted": int(trainer.adapted_)}
+    return {
+        "trusted": trusted,
+        "novelty": trainer.novelty_,
+        "adapted": int(trainer.adapted_),
+        "covered": trainer.covered_,
+    }
 
 
 def _skipped(named: ResolvedItems) -> dict[str, int]:

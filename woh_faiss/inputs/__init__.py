@@ -1,4 +1,4 @@
-"""Chunks from common formats: Parquet, Arrow and Feather, HDF5, .mat, folders of embeddings, .npz.
+"""Chunks from common formats: Parquet, Arrow and Feather, HDF5, .mat, folders of embeddings, .npz; pictures.
 
 Files are read a chunk at a time. pyarrow and h5py are imported when a file needs them.
 """
@@ -11,6 +11,7 @@ from .distinct import DistinctInputs
 from .first_sample import SampledInputs, first_sampled, sample_rows
 from .labelled import read_labelled
 from .open import Inputs, Piece, open_inputs
+from .pictures import PictureOptions, embed_pictures
 from .source import CHUNK_SIZE
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "Columns",
     "DistinctInputs",
     "Inputs",
+    "PictureOptions",
     "Piece",
     "SampledInputs",
+    "embed_pictures",
     "first_sampled",
     "open_inputs",
     "read_labelled",

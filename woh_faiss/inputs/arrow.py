@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from woh_faiss import budget, validate
 from woh_faiss.display import display_path
+from woh_faiss.encoders.encoder import METADATA, EncoderRecord
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 from woh_faiss.tags.splitting import TagTexts
@@ -207,7 +208,10 @@ def table_source(
             start += n
 
     labels = label_column(table, offered, partition)
-    return ChunkSource(table.where, table.n, d, columns, read, labels=labels)
+    with at(table.where, 0):
+        told = (table.schema.metadata or {}).get(METADATA)
+        encoder = None if told is None else EncoderRecord.from_json(told)
+    return ChunkSource(table.where, table.n, d, columns, read, labels=labels, encoder=encoder)
 
 
 def _first_width(table: ArrowTable, name: str, skip: bool) -> int:

@@ -25,16 +25,17 @@ def read_labelled(
     labels: str | None = None,
     limit: int | None = None,
     learn: bool = True,
+    keys: bool = False,
     note: Callable[[str], object] | None = None,
 ) -> Chunk:
-    """The items of all inputs as one chunk, with their labels where all have them; without ids and keys.
+    """The items of all inputs as one chunk, with their labels where all have them; without ids.
 
     Parameters
     ----------
     paths : sequence of paths
         As `open_inputs`.
     columns : Columns, optional
-        Names of columns; those of ids and keys are not read.
+        Names of columns; that of ids is not read.
     labels : str, optional
         Name of the column of labels: class numbers, lists of 0 and 1, text (a class), or lists of text. It is
         guessed where none is given; '' means none.
@@ -42,6 +43,8 @@ def read_labelled(
         The first so many items only.
     learn : bool
         Whether tags are needed.
+    keys : bool
+        Whether keys are kept where all inputs have them; a key may then be there twice.
     note : callable, optional
         Gets a line for each guess of columns.
 
@@ -50,7 +53,8 @@ def read_labelled(
     InputError
         As `open_inputs`, or the labels of inputs are of different kinds or widths.
     """
-    wanted = (columns or Columns())._replace(id="", key="")
+    wanted = (columns or Columns())._replace(id="")
+    wanted = wanted if keys else wanted._replace(key="")
     inputs = open_inputs(paths, columns=wanted, learn=learn)
     with budget.reading("all inputs together"):
         chunks, sources = _first(inputs, limit)
@@ -64,12 +68,22 @@ def read_labelled(
             told += [f"{where}: labels from {name!r}" for name, where in reversed(guesses.items())]
         for line in told if note is not None else ():
             note(line)  # type: ignore[misc]
+        named = _keys(chunks) if keys else None
         if not any(chosen) and labels != "":
-            return concatenate(chunks, names)
+            return replace(concatenate(chunks, names), ids=None, keys=named)
         whole = concatenate([replace(chunk, labels=None) for chunk in chunks], names)
         found = [_labels(*each) for each in zip(sources, chosen, chunks, strict=True)]
         marks = None if labels == "" or any(part is None for part in found) else _joined(found, names)
-        return Chunk.of(whole.features, whole.tags, labels=marks, groups=whole.groups)
+        return replace(Chunk.of(whole.features, whole.tags, labels=marks, groups=whole.groups), keys=named)
+
+
+def _keys(chunks: list[Chunk]) -> Any:
+    """The keys of all chunks, or None; nothing is asked by a key here, so one may be there twice."""
+    if any(chunk.keys is None for chunk in chunks):
+        return None
+    longest = max(chunk.keys.itemsize for chunk in chunks if chunk.keys is not None)
+    budget.take(longest * sum(map(len, chunks)), "keys of all inputs")
+    return np.concatenate([chunk.keys for chunk in chunks])
 
 
 def _chosen(source: ChunkSource, name: str | None) -> str | None:

@@ -13,6 +13,7 @@ from numpy.lib import format as npy
 
 from woh_faiss import budget, validate
 from woh_faiss.display import display_path
+from woh_faiss.encoders.encoder import EncoderRecord
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import damage
 from woh_faiss.metadata import check_names
@@ -23,6 +24,8 @@ from .bad_rows import BadRows
 from .chunk import Chunk, OnDuplicate, read_good_rows
 from .columns import Columns
 from .embeddings import embedding_sources, is_embeddings
+from .picture_files import holds_pictures
+from .pictures import PictureOptions, embedded
 from .source import CHUNK_SIZE, ChunkSource, Reading
 
 
@@ -98,6 +101,11 @@ class Inputs:
         return n
 
     @property
+    def encoder(self) -> EncoderRecord | None:
+        """What made the features, where a file says it; `open_inputs` refuses several."""
+        return next((source.encoder for source in self.sources if source.encoder is not None), None)
+
+    @property
     def whole(self) -> bool:
         """Whether all are chunk files, each of which is one chunk."""
         return all(source.n is None for source in self.sources)
@@ -120,8 +128,10 @@ def open_inputs(
     note: Callable[[str], object] | None = None,
     on_duplicate: OnDuplicate = "error",
     metadata: Sequence[str] = (),
+    pictures: PictureOptions | None = None,
 ) -> Inputs:
-    """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders.
+    """Inputs at the paths, inspected but not read: chunk files, Parquet, Arrow, HDF5, .mat, folders,
+    pictures.
 
     Parameters
     ----------
@@ -147,24 +157,36 @@ def open_inputs(
         first ("skip") or the last ("replace").
     metadata : sequence of str
         Names of columns (datasets, variables; arrays of a chunk file) that are the items' metadata.
+    pictures : PictureOptions, optional
+        How pictures, and folders of them, become features; all that are given are encoded now, and stand at
+        the place of the first.
 
     Raises
     ------
     InputError
-        A path is missing or damaged, its format is unknown, its columns are ambiguous, or one of metadata is
-        not there or holds no single values.
+        A path is missing or damaged, its format is unknown, its columns are ambiguous, one of metadata is
+        not there or holds no single values, or two encoders made the features.
     """
     check_names(metadata)
     if chunk_size is not None:
         chunk_size = validate.whole_number(chunk_size, "chunk_size", 1)
     wanted = columns or Columns()
     reading = Reading(TagTexts(tag_separator, note), on_duplicate, bad, tuple(metadata))
-    sources = [source for path in paths for source in _sources(path, wanted, chunk_size, learn, reading)]
+    held = [path for path in paths if holds_pictures(Path(os.fsdecode(path)))]
+    sources = []
+    for path in paths:
+        if path not in held:
+            sources += _sources(path, wanted, chunk_size, learn, reading)
+        elif path is held[0]:
+            sources += _picture_sources(held, pictures, learn, reading, tag_separator, note)
     inputs = Inputs(sources, chunk_size, bad)
     if not len(inputs):
         raise InputError(
             f"{validate.listed([*map(display_path, paths)])} has no rows; give at least one item"
         )
+    for source in sources:
+        if inputs.encoder is not None:
+            inputs.encoder.check(source.encoder, validate.listed([*map(display_path, paths)]), source.where)
     known = [source for source in sources if source.d is not None]
     for source in known:
         if source.d != known[0].d:
@@ -173,6 +195,32 @@ def open_inputs(
                 "give inputs of one data set"
             )
     return inputs
+
+
+def _picture_sources(
+    paths: Sequence[str | os.PathLike[str]],
+    pictures: PictureOptions | None,
+    learn: bool,
+    reading: Reading,
+    tag_separator: str | None,
+    note: Callable[[str], object] | None,
+) -> list[ChunkSource]:
+    if pictures is None:
+        raise InputError(
+            f"{display_path(paths[0])} holds pictures: give --encoder where a command takes it, or make "
+            "features of them by 'woh-index embed' (docs/pictures.md)"
+        )
+    folder, kept = embedded(paths, pictures, learn, tag_separator, note)
+    wanted = Columns("features", None if pictures.tags_from is not None else "", "", "path")
+
+    def owned(source: ChunkSource) -> ChunkSource:
+        def read(size: int | None, _kept: object = kept) -> Iterator[Chunk]:
+            return source.read(size)
+
+        where = f"{validate.listed([*map(display_path, paths)])} ({Path(source.where).name})"
+        return replace(source, where=where, read=read, columns=Columns(), labels=None)
+
+    return [owned(source) for source in folder_sources(folder, wanted, learn, reading)]
 
 
 def _sources(

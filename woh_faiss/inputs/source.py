@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import budget
+from woh_faiss.encoders.encoder import EncoderRecord
 from woh_faiss.errors import InputError, MemoryBudgetError
 from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
@@ -59,6 +60,8 @@ class ChunkSource:
         What a person should know of what was taken.
     labels : LabelColumn, optional
         None for a chunk file, whose chunks have them.
+    encoder : EncoderRecord, optional
+        What made the features, where the file says it.
     """
 
     where: str
@@ -68,6 +71,7 @@ class ChunkSource:
     read: Callable[[int | None], Iterator[Chunk]]
     note: str | None = None
     labels: LabelColumn | None = None
+    encoder: EncoderRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

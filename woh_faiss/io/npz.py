@@ -147,9 +147,12 @@ def numbers(
     if n * dtype.itemsize > min(READ, budget.max_memory() // 4):
         return np.memmap(file, dtype, "r", file.tell(), shape, order)
     before = os.fstat(file.fileno())
-    array = np.fromfile(file, dtype, n)
+    array = np.empty(n, dtype)
+    left = array.view(np.uint8).data
+    while len(left) and (count := file.readinto(left)):  # type: ignore[attr-defined]
+        left = left[count:]
     after = os.fstat(file.fileno())
-    if len(array) < n or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+    if len(left) or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise InputError(f"{where} was changed while it was read; give it again when it is complete")
     array.setflags(write=False)
     return array.reshape(shape, order=order)

@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .threads import ordered
+
 T = TypeVar("T")
 U = TypeVar("U")
 #: Named sums: arrays or numbers.
@@ -60,7 +62,7 @@ class Rows(Generic[T]):
 
         `step` is a function of a module, and changes nothing that it is given.
         """
-        return Rows([step(*each) for each in self._each(args)])
+        return Rows(list(self._done(step, args)))
 
     def map_if_small(self, size: int, step: Callable[..., U], *args: Any) -> Rows[U]:
         """`map`; if what it gives takes `size` bytes, more than `MEMORY`, each block when it is needed."""
@@ -68,14 +70,14 @@ class Rows(Generic[T]):
 
     def sum(self, step: Callable[..., Sums], *args: Any) -> Sums:
         """The sum of step(value, *args) over the blocks, as `added` has it."""
-        return added(step(*each) for each in self._each(args))
+        return added(self._done(step, args))
 
     def gathered(self) -> Sequence[T]:
         """The values, here."""
         return self._values
 
-    def _each(self, args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        return (self._at(i, args) for i in range(len(self)))
+    def _done(self, step: Callable[..., U], args: tuple[Any, ...]) -> Iterator[U]:
+        return ordered(lambda i: step(*self._at(i, args)), len(self))
 
     def _at(self, i: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """What a step is given of block i."""

@@ -15,14 +15,15 @@ from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.tags.tag_lists import TagLists, class_tags
 from woh_faiss.tags.vocabulary import NormalisedTags, Vocabulary, mean_vectors, normalised
 
-from .blocks import Features, split_blocks
+from .blocks import Features, Sums, split_blocks
 from .config import PARAMETERS, WOHConfig, merged
 from .hasher import Hasher, encoded
-from .kernel import Matrix
+from .kernel import Kernel, Matrix, near_anchors
 from .round_start import RoundStart, TaggedChunk, valid_chunk
 from .semantic_start import remembered
 from .state import Adaptive, ModelState
 from .statistics import Statistics
+from .threads import one_blas_thread
 from .training_round import Codes, Items, learn_round
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class WOH:
     novelty_ : float
         Share of the latest chunk's tags that are more than chance draws from the items so far: about 0 in a
         shuffled stream. 0 in round 1, of a random start, and where nothing was learned from.
+    covered_ : float
+        Share of the items it learned from that are near an anchor: about 0.9 if they are like the first
+        items, of which anchors are drawn; 1 where nothing was learned from.
     adapted_ : bool
         Whether the latest chunk was so unlike the items so far that its codes got directions of their own.
     vocabulary_ : Vocabulary
@@ -296,6 +300,7 @@ class WOH:
         Z = None if Z is None else valid_chunk("Z", Z, (len(chunk), None))
         return self.learn(Features(chunk.features), chunk.tags, word_vectors=word_vectors, Z=Z, B0=B0)
 
+    @one_blas_thread()
     def learn(
         self,
         features: Features,
@@ -334,7 +339,7 @@ class WOH:
         )
         Y = vocabulary.incidence(tags)
         trained = np.diff(Y.indptr) > 0
-        trust, drift = np.ones(n), (0.0, False)
+        trust, drift = np.ones(n), (0.0, False, 1.0)
         if trained.any():
             Y_rows = features.beside(split_blocks(Y[trained]))
             if Z is None:
@@ -363,7 +368,7 @@ class WOH:
         self._vocabulary, self.coverage_, self.touched_ = vocabulary, coverage, touched
         self._learned_with = config, self.A, self.W0
         self._learned, self.codes_, self.trained_ = learned, packed, trained
-        self.trust_, (self.novelty_, self.adapted_) = trust, drift
+        self.trust_, (self.novelty_, self.adapted_, self.covered_) = trust, drift
         return self
 
     def _check_params(self) -> None:
@@ -381,9 +386,9 @@ class WOH:
 
     def _round(
         self, chunk: TaggedChunk, df: Matrix, B0: ArrayLike | None
-    ) -> tuple[ModelState, NDArray[np.uint8], Matrix, tuple[float, bool]]:
+    ) -> tuple[ModelState, NDArray[np.uint8], Matrix, tuple[float, bool, float]]:
         """One more round, the chunk's codes (the new function's for items that took no part), how far tags
-        of those that did are trusted, and the round's novelty and whether it adapted."""
+        of those that did are trusted, and the round's novelty, whether it adapted, what anchors cover."""
         config, known, trained = self.config, self._learned, chunk.trained
         if known is not None:
             _same_width(chunk.f, known.stats.C5.shape[1])
@@ -406,7 +411,9 @@ class WOH:
             packed[~trained] = _encoded(chunk.features, ~trained, hasher)
         trust = np.concatenate(start.items.map(_trust).gathered())
         state = ModelState(hasher, done.W, done.stats, memory, anchors)
-        return state, packed, trust[start.given :], (start.novelty, start.adapted)
+        near = start.items.sum(_near, start.kernel)
+        said = start.novelty, start.adapted, near["near"] / near["n"]
+        return state, packed, trust[start.given :], said
 
     def keep_items(self, kept: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> None:
         """Forget all other items of those that are remembered whole, while there are few.
@@ -474,6 +481,10 @@ def _with_bits(config: WOHConfig) -> WOHConfig:
     if not config.bits:
         raise ConfigError("bits is 0, expected at least 8; only an index goes without learned bits")
     return config
+
+
+def _near(block: Items, kernel: Kernel) -> Sums:
+    return near_anchors(block.phi[block.given :], kernel)
 
 
 def _packed(block: Codes) -> NDArray[np.uint8]:

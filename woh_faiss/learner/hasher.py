@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +22,10 @@ from woh_faiss.errors import InputError, StoreError
 from woh_faiss.io import npz
 from woh_faiss.io.atomic_write import write_whole
 
-from .blocks import block_slices
+from .blocks import block_slices, split_blocks
 from .instance import InstanceMap, packed_signs
 from .kernel import Kernel, Matrix, Single, products_alone
+from .threads import one_blas_thread
 
 #: Of the file that `Hasher.save` writes.
 FORMAT = 1
@@ -141,13 +143,10 @@ class Hasher:
             As `decision_function`.
         """
         X = validate.features(X, d=self.d)
-        halves = [np.empty((len(X), bits // 8), np.uint8) for bits in (self.bits, self.instance_bits)]
-        for rows in block_slices(len(X)):
-            if self.bits:
-                halves[0][rows] = codes.pack(self._signs(X[rows]))
-            if self.instance is not None:
-                halves[1][rows] = packed_signs(X[rows], self.instance)
-        return np.hstack(halves)
+        if not len(X):
+            return np.empty((0, (self.bits + self.instance_bits) // 8), np.uint8)
+        with one_blas_thread() if len(X) > 1 else nullcontext():
+            return np.concatenate(split_blocks(X).map(_packed, self).gathered())
 
     def _signs(self, X: NDArray[Any]) -> Matrix:
         """Numbers (n, r) with the signs of `decision_function`; many rows are faster."""
@@ -260,6 +259,12 @@ class Hasher:
             raise InputError(
                 f"{where} is not a hash function ({what}); write it with index.hasher.save(...)"
             ) from error
+
+
+def _packed(X: NDArray[Any], hasher: Hasher) -> NDArray[np.uint8]:
+    """Codes of a block of rows."""
+    learned = codes.pack(hasher._signs(X)) if hasher.bits else np.empty((len(X), 0), np.uint8)
+    return learned if hasher.instance is None else np.hstack([learned, packed_signs(X, hasher.instance)])
 
 
 def encoded(X: NDArray[Any], hasher: Hasher) -> NDArray[np.uint8]:

@@ -26,6 +26,10 @@ Single = NDArray[np.float32]
 _FAR = 16
 #: Rows of similarities that are worked on while they are in a cache.
 _CACHED = 64
+#: Share of items that are near an anchor, in a stream that stays as it was.
+NEAR = 0.9
+#: Anchors that are compared with all of them for that.
+_ASKED = 256
 #: Squared lengths that float32 products stay finite with.
 _HUGE = 1e30
 
@@ -149,6 +153,17 @@ class Kernel:
             K[huge] = 0
         return K
 
+    @cached_property
+    def near(self) -> float:
+        """Similarity to the nearest other anchor that `NEAR` of the anchors have: beyond it items are near.
+
+        Of `_ASKED` of them, evenly spaced; 0 for a single anchor.
+        """
+        asked = np.linspace(0, len(self.A) - 1, min(len(self.A), _ASKED)).astype(np.intp)
+        K = self.similarities(self.A[asked])
+        K[np.arange(len(asked)), asked] = 0
+        return float(np.quantile(K.max(axis=1), 1 - NEAR))
+
     @classmethod
     def fit(cls, X: NDArray[Any], A: NDArray[Any], *, energy: bool = False) -> Kernel:
         """Freeze width and means on the first chunk.
@@ -211,6 +226,12 @@ def mapped(X: NDArray[Any], kernel: Kernel) -> Single:
     phi -= kernel.mean.astype(np.float32)
     phi /= np.float32(kernel.scale)
     return phi
+
+
+def near_anchors(phi: NDArray[Any], kernel: Kernel) -> Sums:
+    """How many rows of a block of φ there are, and how many are `Kernel.near` an anchor."""
+    nearest = (phi * phi.dtype.type(kernel.scale) + kernel.mean.astype(phi.dtype)).max(axis=1, initial=0.0)
+    return {"n": len(phi), "near": int((nearest >= kernel.near).sum())}
 
 
 def _moments(X: NDArray[Any], origin: Matrix, unit: bool) -> Sums:

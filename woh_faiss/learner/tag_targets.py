@@ -18,7 +18,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.linalg import LinearOperator
 
 from woh_faiss.errors import InputError
-from woh_faiss.tags.vocabulary import spread
+from woh_faiss.tags.vocabulary import MOST_TAGS, spread
 from woh_faiss.validate import stored
 
 from .blocks import Sums
@@ -68,8 +68,12 @@ class TagWeights:
     idf: Matrix
 
     def rows(self, Y: csr_array) -> csr_array:
-        """Tag rows of length 1 of Y (·, c) of 0 and 1: the marks, what co-occurring tags add, times idf."""
-        return unit_length(csr_array(csr_array(Y + spread(Y) @ self.R).multiply(self.idf)))
+        """Tag rows of length 1 of Y (·, c) of 0 and 1: the marks, what co-occurring tags add, times idf.
+
+        The more tags an item has the less it needs of others: beyond `MOST_TAGS` ever fewer of them add.
+        """
+        adding = spread(Y, MOST_TAGS**2 // np.maximum(np.diff(Y.indptr), MOST_TAGS))
+        return unit_length(csr_array(csr_array(Y + adding @ self.R).multiply(self.idf)))
 
 
 def _largest(C: csr_array, most: int) -> csr_array:
@@ -120,8 +124,8 @@ class TagTargets:
     TB: Matrix
 
     @classmethod
-    def start(cls, Y: csr_array, Z: Matrix, df: Matrix, n: int, r: int) -> TagTargets:
-        """Means and scales from round 1's tagged items: Y (n1, c) of 0 and 1, Z (n1, f)."""
+    def start(cls, Y: csr_array, Z: Matrix, df: Matrix, n: int, r: int) -> tuple[TagTargets, csr_array]:
+        """Means and scales from round 1's tagged items, Y (n1, c) of 0 and 1 and Z (n1, f); and their `y`."""
         c, f = Y.shape[1], Z.shape[1]
         z_mean = Z.mean(axis=0)
         z_energy = float(np.square(Z - z_mean).sum(axis=1).mean()) if f else 0.0
@@ -138,12 +142,8 @@ class TagTargets:
         share = 0.5 if has_y and has_z else float(has_y)
         if c + f <= MOST_COLUMNS:
             side = replace(side, TT=np.zeros((c + f, c + f)), TB=np.zeros((c + f, r)))
-        return replace(
-            side,
-            y_mean=y_mean,
-            a=float(np.sqrt(share / y_energy)) if has_y else 0.0,
-            q=float(np.sqrt(1 - share)) if has_z else 0.0,
-        )
+        a = float(np.sqrt(share / y_energy)) if has_y else 0.0
+        return replace(side, y_mean=y_mean, a=a, q=float(np.sqrt(1 - share)) if has_z else 0.0), y
 
     @property
     def c(self) -> int:

@@ -134,6 +134,8 @@ class CatalogWriter:
 
     def put_tags(self, rows: Sequence[tuple[str, int | None, int, bytes | None]], number: int) -> None:
         """New and changed tags (tag, column, count, vector), and what round `number` found in their place."""
+        # In the tables' own order: else each of many new tags is put among those before it.
+        rows = sorted(rows, key=lambda row: row[0].encode())
         now = {tag: (tag, column, count) for tag, column, count, _ in rows}
         select = 'SELECT tag, "column", count FROM tags WHERE tag IN'
         found = cell_types.all_typed("tags", where_in(self._run, select, now), cell_types.TAG)

@@ -126,7 +126,7 @@ _FAULTS = (KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 
 
 class Npy(_Held):
-    """A .npy file, memory-mapped when asked for."""
+    """A .npy file, memory-mapped if it is large."""
 
     def check(self, digest: str | None) -> None:
         """As the base class; a file that is longer than its header says is not read to its end."""

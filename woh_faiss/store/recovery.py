@@ -17,8 +17,14 @@ _MADE = re.compile(
 )
 
 
-def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
-    """Needs the writer lock. What is committed and still pending takes its place; the rest of it goes."""
+def settle(
+    folder: Path, d: int, state: State, committed: Snapshot, newest: tuple[int, int, int, str] | None
+) -> None:
+    """Needs the writer lock. What is committed and still pending takes its place; the rest of it goes.
+
+    `newest` is the newest round, see `catalog.newest_rows`. StoreError if there are remains and its rows are
+    not what was written: then they may be rows of another index.
+    """
     renamed = False
     for name in (schema.CODES, schema.IDS):
         waiting = folder / schema.pending(name, state.generation)
@@ -30,9 +36,15 @@ def settle(folder: Path, d: int, state: State, committed: Snapshot) -> None:
         files.sync_folder(folder)
     codes, ids = folder / schema.CODES, folder / schema.IDS
     codefile.check_counted(codes, d, committed.rows)
+    remains = strays(folder, state)
+    ends = (codes, codefile.end(d, committed.rows)), (ids, 8 * committed.rows)
+    if newest is not None and (remains or any(files.file_size(path) > end for path, end in ends)):
+        number, start, end, checksum = newest
+        C, names = codefile.map_codes(codes, d, committed.rows), codefile.map_ids(ids, committed.rows)
+        codefile.check_round(folder, number, C[start:end], names[start:end], checksum)
     files.truncate(ids, 8 * committed.rows)
     codefile.settle(codes, d, committed.rows)
-    for path in strays(folder, state):
+    for path in remains:
         with files.step(f"remove {path.name}"):
             path.unlink()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -166,9 +166,13 @@ class View:
         """The id of the item with this key, None if no item has it."""
         return next(iter(self._found("key", [key])), None)
 
-    def ids_of_keys(self, keys: Sequence[str]) -> dict[str, int]:
+    def ids_of_keys(self, keys: Iterable[str]) -> dict[str, int]:
         """The ids of the items with these keys, by key, without those that are not there."""
-        return {str(item.key): id_ for id_, item in self._found("key", sorted(set(keys))).items()}
+        return {str(item.key): id_ for id_, item in self._found("key", sorted({*keys})).items()}
+
+    def known_keys(self, keys: Iterable[str]) -> set[str]:
+        """Those of `keys` that an item has."""
+        return {*self.ids_of_keys(keys)}
 
     def near_keys(self, key: str) -> list[str]:
         """Up to three keys like one that no item has, the likest first."""
@@ -225,7 +229,7 @@ class View:
         return self.model
 
     def anchor_rows(self) -> NDArray[Any] | None:
-        """The anchors, memory-mapped; None while the model carries its own, since they may still change."""
+        """The anchors, read-only; None while the model carries its own, since they may still change."""
         return None if "A" in self.learned() else self._anchors().read()
 
     def _anchors(self) -> Npy:

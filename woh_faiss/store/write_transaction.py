@@ -61,8 +61,9 @@ class WriteTransaction:
         with database.failures(folder, 0):
             catalog.check_meta(connection)  # by its state files are cut and removed
             self.state, self.snapshot = catalog.read_state(connection), catalog.snapshot(connection)
+            newest = catalog.newest_rows(connection, self.snapshot)
         with files.failures(folder, "repair"):
-            settle(folder, d, self.state, self.snapshot)
+            settle(folder, d, self.state, self.snapshot, newest)
 
     @property
     def next_id(self) -> int:
@@ -372,7 +373,8 @@ class WriteTransaction:
                 database.resolve(self.connection, self.lock)
             with database.moment(self.connection):
                 state, now = catalog.read_state(self.connection), catalog.snapshot(self.connection)
-            settle(self.folder, self.d, state, now)
+                newest = catalog.newest_rows(self.connection, now)
+            settle(self.folder, self.d, state, now, newest)
 
     def _append(self, codes: NDArray[np.uint8], ids: NDArray[np.int64]) -> str:
         """Codes and ids behind the committed end; SHA-256 of their bytes."""

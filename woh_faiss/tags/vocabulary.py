@@ -331,13 +331,13 @@ MAX_EPOCHS = 50
 MOST_TAGS = 64
 
 
-def spread(Y: csr_array, most: int = MOST_TAGS) -> csr_array:
-    """Y (n, c) with at most `most` entries a row, evenly spread over those it has."""
+def spread(Y: csr_array, most: int | NDArray[np.int64] = MOST_TAGS) -> csr_array:
+    """Y (n, c) with at most `most` entries a row, an int or (n,), evenly spread over those it has."""
     length = np.diff(Y.indptr)
     if not (length > most).any():
         return Y
+    n = np.repeat(np.minimum(length, most), length)
     place, length = np.arange(Y.nnz) - np.repeat(Y.indptr[:-1], length), np.repeat(length, length)
-    n = np.minimum(length, most)
     kept = (place + 1) * n // length > place * n // length
     indptr = np.concatenate([[0], np.cumsum(kept)])[Y.indptr]
     return type(Y)((Y.data[kept], Y.indices[kept], indptr), shape=Y.shape)

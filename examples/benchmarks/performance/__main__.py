@@ -22,7 +22,10 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import setting  # noqa: E402 - it lies beside this folder
 
 OUT = Path(__file__).parents[3] / "docs" / "results" / "performance"
-PARTS = ("training", "growth", "encoding", "searching", "rivals", "ranking", "updating", "starting")
+PARTS = (
+    *("training", "growth", "encoding", "searching", "rivals", "ranking", "updating", "starting"),
+    "threads",
+)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Published data sets from their own files, hashing papers' .mat files, and a synthetic stream.
+"""Published data sets from their own files, hashing papers' .mat files, and made-up ones.
 
 Each gives `Chunk`s: features, tags, labels, ids and keys, aligned and checked. Nothing is downloaded.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from woh_faiss.inputs.matlab.chunks import read_mat
 
 from .cutting import cut, prepared, usual_tags
+from .made_up import fine_tags, random_tags
 from .mirflickr import mirflickr
 from .named import load, with_split
 from .nus_wide import NusWide
@@ -16,9 +17,11 @@ from .synthetic import synthetic
 __all__ = [
     "NusWide",
     "cut",
+    "fine_tags",
     "load",
     "mirflickr",
     "prepared",
+    "random_tags",
     "read_mat",
     "synthetic",
     "usual_tags",

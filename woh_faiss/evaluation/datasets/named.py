@@ -13,6 +13,7 @@ from woh_faiss.inputs.chunk import Chunk, concatenate
 from woh_faiss.inputs.labelled import read_labelled
 from woh_faiss.inputs.matlab.chunks import own_split, parts_of, read_mat
 
+from .made_up import fine_tags, random_tags
 from .mirflickr import mirflickr
 from .nus_wide import NusWide
 from .synthetic import synthetic
@@ -26,12 +27,15 @@ def _nus_wide(folder: str, features: str | None = None) -> Chunk:
     return concatenate(list(NusWide(folder, features).chunks()))
 
 
-def _synthetic(n: str) -> Chunk:
+def _number(n: str) -> int:
     try:
-        items = int(n)
+        return int(n)
     except ValueError:
         raise InputError(f"the number of made-up items is {n!r}, expected a whole number") from None
-    return concatenate(list(synthetic(items)))
+
+
+def _synthetic(n: str) -> Chunk:
+    return concatenate(list(synthetic(_number(n))))
 
 
 #: Name: (what reads it, what it takes, the least and the most of those).
@@ -41,6 +45,8 @@ SETS: dict[str, tuple[Callable[..., Chunk], str, int, int]] = {
     "nus-wide": (_nus_wide, "FOLDER and, if they are yours, FEATURES", 1, 2),
     "mat": (read_mat, "a FILE and, if it has several, the PART", 1, 2),
     "synthetic": (_synthetic, "a NUMBER of items", 1, 1),
+    "random-tags": (lambda n: random_tags(_number(n)), "a NUMBER of items", 1, 1),
+    "fine-tags": (lambda n: fine_tags(_number(n)), "a NUMBER of items", 1, 1),
 }
 
 
