@@ -10,7 +10,15 @@ import click
 
 from .encoders import encoder_of, encoder_option, item_bar, tags_from_option, workers_option
 from .errors import on_interrupt, one_line_errors
-from .options import column_options, max_memory_option, noted, say, say_split, tag_separator_option
+from .options import (
+    column_options,
+    max_memory_option,
+    metadata_option,
+    noted,
+    say,
+    say_split,
+    tag_separator_option,
+)
 
 if TYPE_CHECKING:
     from woh_faiss.inputs.feature_files import Written
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 @tags_from_option
 @tag_separator_option
 @column_options("tags", "id", "key")
+@metadata_option
 @click.option(
     "--text-column",
     metavar="NAME",
@@ -54,6 +63,7 @@ def embed(
     tags_from: str | None,
     tag_separator: str | None,
     columns: dict[str, str | None],
+    metadata: Sequence[str],
     text_column: str | None,
     chunk_size: int,
     workers: int,
@@ -78,14 +88,17 @@ def embed(
     from woh_faiss.inputs.picture_files import holds_pictures
     from woh_faiss.inputs.pictures import left_out
     from woh_faiss.inputs.text_files import read_texts
+    from woh_faiss.io.path_kind import path_kind
     from woh_faiss.tags.splitting import TagTexts
 
     on_interrupt(lambda: f"what {folder} has is kept; the same command continues")
     wanted = Columns(**columns)
-    if len(sources) == 1 and sources[0].is_file() and not holds_pictures(sources[0]):
+    if len(sources) == 1 and path_kind(sources[0]) == "file" and not holds_pictures(sources[0]):
         if tags_from is not None:
             raise click.UsageError("--tags-from goes with pictures; texts have their tags in a column")
-        texts = read_texts(sources[0], wanted, text_column, TagTexts(tag_separator, say_split))
+        texts = read_texts(sources[0], wanted, text_column, TagTexts(tag_separator, say_split), metadata)
+        if texts.told is not None:
+            noted(texts.told)
         encoder = encoder_of(encoder_name, side=TEXTS)
         with item_bar(len(texts.texts), "texts") as step:
             done = write_features(
@@ -103,7 +116,7 @@ def embed(
     if tags_from is None and any(columns.values()):
         raise click.UsageError("--...-column goes with texts, or with a file of --tags-from")
     for path in sources:
-        if path.is_file() and not holds_pictures(path):
+        if path_kind(path) == "file" and not holds_pictures(path):
             raise InputError(
                 f"{display_path(path)} is no picture; give pictures and folders, or one file of texts"
             )
@@ -120,6 +133,7 @@ def embed(
         folder,
         tag_separator=tag_separator,
         tag_columns=wanted,
+        metadata=metadata,
         split_note=say_split,
     )
     if (line := left_out(done)) is not None:

@@ -230,6 +230,8 @@ def evaluate(
             )
 
         _refuse(context, _BY_LABELS, "with labels, and the data have none")
+        if labels is None:
+            noted("there are no labels of all items, so tags tell what is relevant")
         verdict.run(
             data,
             verdict.VerdictOptions(

@@ -42,9 +42,9 @@ def merge(
     """Make one index DEST of copies of an index (backup) that appended items on their own.
 
     Only one of them may have learned since: DEST begins as its copy, and the rounds that only the others have
-    are appended, with codes, ids, keys, tags and the hashes of their chunks. Indexes that learned apart, or
-    are no copies of one, are refused: their codes do not compare. Every INDEX is verified first, and stays as
-    it is.
+    are appended, with codes, ids, keys, tags, metadata and the hashes of their chunks. Indexes that learned
+    apart, or are no copies of one, are refused: their codes do not compare. Every INDEX is verified first,
+    and stays as it is.
 
     \b
     Example:

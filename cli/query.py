@@ -163,7 +163,9 @@ def query(context: click.Context, **given: Any) -> None:
 
     only, never = (None if file is None else id_files.ids(file) for file in (options.allow, options.deny))
     with WOHIndex.open(options.index_path) as index, ExitStack() as opened:
-        held, words = index.ntotal, options.asked_words(index)
+        held = index.ntotal
+        questions = options.questions(index) if options.asks else None
+        words = [*(options.words or []), *(questions.words if questions else [])]
         how = SearchOptions(
             min(options.k, max(held, 1)),  # memory for the neighbours there are, not for those asked for
             options.radius,
@@ -180,7 +182,7 @@ def query(context: click.Context, **given: Any) -> None:
         )
         if options.where is not None:
             say(f"note: --where leaves {len(index.ids(options.where)):,} of {held:,} items")
-        asked, n_asked = options.batches(index)
+        asked, n_asked = options.batches(index, questions)
         if held < options.k and options.radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
             say(f"note: {options.index_path} {what}")
@@ -275,7 +277,7 @@ class QueryOptions:
             )
         if self.refine is None and self.refine_k is not None:
             raise click.UsageError("--refine-k goes with --refine")
-        if self.refine is not None and (others or self.queries is None or self.database is not None):
+        if self.refine is not None and (others or not by_features or self.database is not None):
             raise click.UsageError(
                 "--refine orders the K nearest of QUERIES: not with --radius, --id, --key, --tags, --database"
             )
@@ -291,27 +293,16 @@ class QueryOptions:
         """Whether it is by pictures or texts."""
         return bool(self.images_asked or self.texts)
 
-    @cached_property
-    def _questions(self) -> dict[int, Questions]:
-        return {}
-
     def questions(self, index: WOHIndex) -> Questions:
-        """The pictures and texts as queries, encoded once."""
-        if not self._questions:
-            found = Questions.of(self.images_asked, self.texts, self.encoder_name, index, self.words)
-            if found.words and (self.by != "both" or self.radius is not None or self.ann or self.database):
-                raise click.ClickException(
-                    "--text is asked as tags, without --by, --radius, --ann and --database; give an "
-                    "--encoder that "
-                    "takes texts"
-                )
-            self._questions[0] = found
-        return self._questions[0]
-
-    def asked_words(self, index: WOHIndex) -> list[str] | None:
-        """What is asked as tags, by --tags or by texts."""
-        more = self.questions(index).words if self.asks else []
-        return [*(self.words or []), *more] or None
+        """The pictures and texts as queries, encoded."""
+        found = Questions.of(self.images_asked, self.texts, self.encoder_name, index, self.words)
+        by_score = self.by == "both" and self.radius is None and self.refine is None
+        if found.words and (not by_score or self.ann is not None or self.database is not None):
+            raise click.ClickException(
+                "--text is asked as tags, without --by, --radius, --ann, --refine and --database; give "
+                "an --encoder that takes texts"
+            )
+        return found
 
     @property
     def measure(self) -> str:
@@ -347,14 +338,13 @@ class QueryOptions:
         split_as = TagTexts(note=lambda line: noted(f"--tags: {line}"))
         return TagLists.from_strings([self.tags], split_as).of_row(0)
 
-    def batches(self, index: WOHIndex) -> tuple[Iterable[QueryBatch], int]:
+    def batches(self, index: WOHIndex, questions: Questions | None) -> tuple[Iterable[QueryBatch], int]:
         """The queries, read a chunk at a time where their file can be, and how many there are."""
         words = self.words
         if self.queries is not None:
             return self._rows_of(self.queries, words, index)
-        if self.asks:
-            batches = self.questions(index).batches
-            return batches, len(batches)
+        if questions is not None:
+            return questions.batches, len(questions.batches)
         if words is not None:
             return [QueryBatch(words=words, text=self.tags)], 1
         named = [(index.id_of(key), key) for key in self.item_keys]

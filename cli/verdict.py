@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,9 @@ import numpy as np
 from woh_faiss.evaluation.comparison import (
     FLOAT,
     Measured,
-    Method,
     Trial,
-    measure,
+    compare,
     methods,
-    ranking,
 )
 from woh_faiss.evaluation.relevance import Relevance
 from woh_faiss.evaluation.verdict import NAMES, Interval, Verdict, verdict
@@ -101,10 +98,18 @@ def run(data: Chunk, options: VerdictOptions) -> None:
     if longer := sorted({(r + s) // 8 for r, s in options.codes} - {method.n_bytes for method in wanted[1:]}):
         noted(f"codes of {', '.join(map(str, longer))} bytes are left out: features take {4 * d}")
     measured = []
-    for method in progress(wanted, len(wanted), "methods"):
-        measured.append(_measured(method, trial, relevance, options))
+    compared = compare(
+        trial,
+        relevance,
+        options.codes,
+        preset=options.preset,
+        word_vectors=options.word_vectors,
+        expand=options.expand,
+    )
+    for each in progress(compared, len(wanted), "methods"):
+        measured.append(each)
         if options.as_json:
-            print_json(_record(measured[-1], trial))
+            print_json(_record(each, trial))
     found = verdict(measured, options.seed)
     if options.as_json:
         print_json(_verdict_record(found))
@@ -112,14 +117,6 @@ def run(data: Chunk, options: VerdictOptions) -> None:
         _print_table(measured, found, trial)
     if options.html is not None:
         _write_page(options.html, measured, found, trial, relevance, options)
-
-
-def _measured(method: Method, trial: Trial, relevance: Relevance, options: VerdictOptions) -> Measured:
-    start = time.perf_counter()
-    ranked = ranking(
-        method, trial, preset=options.preset, word_vectors=options.word_vectors, expand=options.expand
-    )
-    return measure(method, ranked, trial, relevance, time.perf_counter() - start)
 
 
 def _record(measured: Measured, trial: Trial) -> dict[str, Any]:

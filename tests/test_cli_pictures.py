@@ -49,6 +49,12 @@ def answers(*arguments, code=0):
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
+def everything(path):
+    """Keys and features of an input."""
+    chunks = list(open_inputs([path]))
+    return [str(key) for c in chunks for key in c.keys], [x for c in chunks for x in c.features]
+
+
 def test_what_embed_says(here):
     (here / "photos" / "bad.png").write_bytes(b"x")
     done = run("embed", "photos", "--encoder", "onnx:clip", "--tags-from", "folders", "-o", "new")
@@ -128,6 +134,7 @@ def test_another_encoder_is_refused(here):
         ["query", "others"],
         ["query", "--image", "photos/red/1.png", "--encoder", "onnx:other.onnx"],
         ["query", "--text", "red", "--encoder", "onnx:other.onnx"],
+        ["query", "--image", "photos/red/1.png", "--refine", "others"],
         ["build", "emb", "others", "--index", "new.woh"],
     ):
         done = run(*command, code=1)
@@ -154,6 +161,11 @@ def test_query_by_pictures(here):
         D, I = index.search(xq, 4)
     assert [line["id"] for line in found] == I.ravel().tolist()
     assert [line["score"] for line in found] == pytest.approx(D.ravel().tolist())
+    refined, said = answers("--image", "asked.jpg", "-k", 4, "--refine", "emb")
+    assert {line["key"].split("/")[0] for line in refined} == {"blue"}
+    vectors = {path: x / np.linalg.norm(x) for path, x in zip(*everything("emb"), strict=True)}
+    cosines = [float(vectors[line["key"]] @ xq[0]) / np.linalg.norm(xq[0]) for line in refined]
+    assert [line["cosine"] for line in refined] == pytest.approx(cosines, abs=1e-6)
     by_tag, _ = answers("--image", "asked.jpg", "--tags", "red", "-k", 1)
     assert by_tag[0]["query"] == "asked.jpg"
     nearest, _ = answers("--image", "asked.jpg", "-k", 4, "--by", "hamming")
@@ -185,7 +197,13 @@ def test_a_text_is_tags_where_nothing_encodes_it(here):
         assert said.startswith("note: --text by its words as tags: ")
         assert why in said
         assert "'yacht'" in answers("--text", "blue yacht", "--index", name)[1]
-        for more in (["--by", "kind"], ["--radius", 3], ["--database", "postgresql://x"], ["--ann", "ivf"]):
+        for more in (
+            ["--by", "kind"],
+            ["--radius", 3],
+            ["--database", "postgresql://x"],
+            ["--ann", "ivf"],
+            ["--refine", "emb"],
+        ):
             done = run("query", "--text", "blue", *more, "--index", name, code=1)
             assert "--text is asked as tags" in done.stderr
         assert run("query", "--text", "yacht", "--index", name, code=1).stdout == ""
@@ -203,6 +221,50 @@ def test_features_made_elsewhere_may_name_their_encoder(here):
     refused = run("build", "a.npz", *BUILD, "--encoder", "onnx:other.onnx", "--index", "b.woh", code=1)
     assert "gives 12 numbers, the inputs have 3" in refused.stderr
     assert not Path("b.woh").exists()
+
+
+def test_columns_of_a_file_of_tags_are_filtered_by(here):
+    lines = ["file_name,tags,year,place,day"]
+    for path in sorted(Path("photos").rglob("*.png")):
+        year = "" if path.stem == "7" else 2000 + int(path.stem)
+        lines.append(
+            f"{path.relative_to('photos')},{path.parent.name};,{year},a "
+            f"{path.parent.name},2026-01-0{int(path.stem) + 1}"
+        )
+    Path("photos/metadata.csv").write_text("\n".join(lines[:-1]) + "\n")  # one picture has no row
+    columns = ["--metadata", "year", "--metadata", "place", "--metadata", "day"]
+    common = ["--encoder", "onnx:clip", "--tags-from", "photos/metadata.csv", *columns]
+    run("embed", "photos", *common, "-o", "with")
+    run("build", "with", *columns, *BUILD, "--index", "a.woh")
+    run("build", "photos", *common, "--metadata", "width", *BUILD, "--index", "b.woh")
+    for name in ("a.woh", "b.woh"):
+        with WOHIndex.open(name) as index:
+            item = index.items([index.id_of("red/3.png")])[0]
+            assert dict(item.metadata) | {"width": 24} == {
+                **{"year": 2003, "place": "a red", "width": 24},
+                "day": item.metadata["day"],
+            }
+            assert str(item.metadata["day"]).startswith("2026-01-04")
+            assert index.items([index.id_of("red/7.png")])[0].metadata.get("year") is None
+            assert index.items([index.id_of("white/7.png")])[0].tags == []
+        found, _ = answers(
+            "--image", "photos/red/1.png", "--where", "year >= 2005 and 'red' in tags", "--index", name
+        )
+        assert {line["key"] for line in found} == {"red/5.png", "red/6.png"}
+    same = run("embed", "photos", *common, "-o", "with")
+    assert "files of features that were there already: 1 of 1" in same.stderr
+    refined, _ = answers("--image", "photos/red/1.png", "--refine", "with", "--index", "a.woh", "-k", 1)
+    assert refined[0]["key"] == "red/1.png"
+    assert refined[0]["cosine"] == pytest.approx(1)
+    for more, said in (
+        (["--tags-from", "folders", "--metadata", "year"], "goes with a file of --tags-from"),
+        (["--metadata", "year"], "--tags-from says which"),
+        (["--tags-from", "photos/metadata.csv", "--metadata", "none"], "has no column 'none' for --metadata"),
+        (["--tags-from", "width.csv", "--metadata", "width"], "'width' is what such files have anyway"),
+    ):
+        Path("width.csv").write_text("path,tags,width\nred/1.png,red,5\n")
+        assert said in run("embed", "photos", "--encoder", "onnx:clip", *more, "-o", "x", code=1).stderr
+    assert not Path("x").exists()
 
 
 def test_what_is_remembered_may_be_gone_or_changed(here):
@@ -265,6 +327,7 @@ def test_a_page_shows_what_was_asked(here):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
+        (["--image", "x" * 5000], 1, "File name too long"),
         (["--image", "none.jpg"], 1, "none.jpg: No such file"),
         (["--image", "photos"], 1, "photos: "),
         (["--image", "photos/red/1.png", "--id", "3"], 2, "give one of QUERIES"),
@@ -287,6 +350,9 @@ def test_questions_that_cannot_be_asked(here, arguments, code, said):
         (["photos", "-o", "x"], 1, "--encoder NAME says what makes features"),
         (["photos"], 2, "Missing option '-o'"),
         (["none", "--encoder", "onnx:clip", "-o", "x"], 1, "none does not exist"),
+        (["n" * 5000, "--encoder", "onnx:clip", "-o", "x"], 1, "does not exist"),
+        (["photos", "--encoder", "onnx:" + "n" * 5000, "-o", "x"], 1, "does not exist"),
+        (["photos", "--encoder", "onnx:clip", "--tags-from", "n" * 5000, "-o", "x"], 1, "does not exist"),
         (["photos", "words.txt", "--encoder", "onnx:clip", "-o", "x"], 1, "words.txt is no picture"),
         (
             ["photos", "--text-column", "a", "--encoder", "onnx:clip", "-o", "x"],
@@ -328,12 +394,12 @@ def test_what_embed_refuses(here, arguments, code, said):
 @pytest.mark.parametrize("name", ["words.txt", "words.csv", "words.jsonl", "words.parquet"])
 def test_texts_become_an_index(here, name):
     words = ["red sea", "blue sea", "a green hill", "white"] * 3
-    rows = [{"title": text, "ref": f"k{i}", "tags": text.split()} for i, text in enumerate(words)]
+    rows = [{"title": text, "ref": f"k{i}", "n": i, "tags": text.split()} for i, text in enumerate(words)]
     if name == "words.txt":
         Path(name).write_text("".join(f"{text}\r\n" for text in words))
     elif name == "words.csv":
-        lines = [f"{row['title']},{row['ref']},{';'.join([*row['tags'], ''])}\n" for row in rows]
-        Path(name).write_text("title,ref,tags\n" + "".join(lines))
+        lines = [f"{row['title']},{row['ref']},{row['n']},{';'.join([*row['tags'], ''])}\n" for row in rows]
+        Path(name).write_text("title,ref,n,tags\n" + "".join(lines))
     elif name == "words.jsonl":
         Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
@@ -341,10 +407,13 @@ def test_texts_become_an_index(here, name):
         import pyarrow.parquet as pq
 
         pq.write_table(pa.Table.from_pylist(rows), name)
-    more = [] if name == "words.txt" else ["--key-column", "ref"]
+    more = [] if name == "words.txt" else ["--key-column", "ref", "--metadata", "n"]
     done = run("embed", name, "--encoder", "onnx:clip", "-o", "texts", *more)
     assert "features of 12 texts in 1 file" in done.stderr
-    run("build", "texts", *BUILD, "--index", "t.woh")
+    assert (f"note: {name}: texts from 'title', tags from 'tags', key from 'ref'" in done.stderr) == bool(
+        more
+    )
+    run("build", "texts", *BUILD, *more[2:], "--index", "t.woh")
     found, _ = answers("--text", "blue", "-k", 3, "--index", "t.woh")
     assert all("blue" in line["tags"] for line in found)
     assert [line["key"] for line in found] == ([None] * 3 if name == "words.txt" else ["k1", "k5", "k9"])

@@ -236,6 +236,21 @@ def test_paths_that_hold_no_pictures(made, tmp_path, encoder):
     assert done.items == 2
 
 
+def test_features_that_were_changed_are_not_of_their_encoder(made, tmp_path, encoder):
+    embed(made, tmp_path / "emb", encoder, chunk_size=2000)
+    table = pq.read_table(tmp_path / "emb" / "part-00000.parquet")
+    X = np.array(table["features"].to_pylist(), np.float32)[:, :3]
+    other = table.set_column(table.column_names.index("features"), "features", pa.array(X.tolist()))
+    pq.write_table(other, tmp_path / "cut.parquet")
+    with pytest.raises(InputError, match=r"its features have 3 numbers, .* take woh_faiss.encoder out"):
+        open_inputs([tmp_path / "cut.parquet"])
+    pq.write_table(table.rename_columns(["path", "width", "height", "emb"]), tmp_path / "renamed.parquet")
+    assert open_inputs([tmp_path / "renamed.parquet"]).encoder is None
+    pq.write_table(table.replace_schema_metadata({"woh_faiss.encoder": "{}"}), tmp_path / "bad.parquet")
+    with pytest.raises(InputError, match=r"bad.parquet: .* no record of an encoder"):
+        open_inputs([tmp_path / "bad.parquet"])
+
+
 def test_a_chunk_of_bad_pictures_alone(made, tmp_path, encoder):
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -335,6 +350,10 @@ def test_a_damaged_file_beside_costs_the_tags(made, tmp_path, encoder, few, cont
     (entry,) = map(json.loads, (tmp_path / "emb" / "report.jsonl").read_text().splitlines())
     assert entry["file"].endswith("b.png")
     assert entry["fault"].startswith("no tags: b.json")
+    (few / "b.png").write_bytes(b"no picture either")
+    done = tags_of(made, tmp_path, encoder, few, "sidecars")[1]
+    assert (done.items, done.left_out, done.untagged) == (3, 1, 0)
+    assert len((tmp_path / "emb" / "report.jsonl").read_text().splitlines()) == 1
 
 
 def test_tags_in_pictures(made, tmp_path, encoder, few):
@@ -371,7 +390,7 @@ def test_tags_that_are_not_there_are_refused(made, tmp_path, encoder, few, name,
 def test_texts_are_written_the_same_way(tmp_path):
     encoder = open_encoder(f"onnx:{toy_models.bag_of_words(tmp_path / 'm')}")
     texts = [f"red {word}" for word in toy_models.WORDS] * 3
-    given = Texts(texts, None, [*range(24)], None, "title")
+    given = Texts(texts, None, [*range(24)], None, {}, None)
     for workers in (1, 2):
         out = tmp_path / f"emb{workers}"
         write_features(TextWork(given, "titles"), encoder, out, chunk_size=10, workers=workers)
@@ -434,6 +453,26 @@ def test_a_killed_process_is_continued_and_leaves_no_worker(made, tmp_path, work
     for leftover in out.glob(".woh-index-*.tmp"):  # of the file that was being written
         leftover.unlink()
     assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_says_that_it_can_go_on(made, tmp_path, stop):
+    (tmp_path / "slow_encoder.py").write_text(SLOW)
+    command = [sys.executable, "-m", "woh_faiss_cli", "embed", str(made / "photos"), "--workers", "2"]
+    command += ["--encoder", "slow_encoder:Slow", "--chunk-size", "2", "-o", "emb"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while not [*tmp_path.glob("emb/*.parquet")]:
+            time.sleep(0.01)
+        if stop == signal.SIGINT:  # a terminal sends it to all
+            os.killpg(process.pid, stop)
+        else:
+            process.send_signal(stop)
+        said = process.communicate(timeout=600)[1]
+    assert process.returncode == 128 + stop
+    assert said.endswith("stopped; what emb has is kept; the same command continues\n")
+    assert "Traceback" not in said
 
 
 def _runs(pid):

@@ -1,6 +1,7 @@
 """Data as people have it gives the chunks, and the index, that the same data in .npz files give."""
 
 import re
+import shutil
 import subprocess
 import sys
 from decimal import Decimal
@@ -19,6 +20,7 @@ from woh_faiss_cli.main import main
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+feather = pytest.importorskip("pyarrow.feather")
 h5py = pytest.importorskip("h5py")
 
 N, D = 23, 7
@@ -748,3 +750,49 @@ def test_commands_say_how_they_split_tags(tmp_path):
         assert "golden gate" in {tag for tag, _, _ in built.tags()}
     done = CliRunner().invoke(main, ["add", str(tmp_path / "a.npz"), *index, "--tag-separator", "; "])
     assert (done.exit_code, "separator of tags is '; ', expected one character" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("first_lacks", ["tags", "id", "path"])
+@pytest.mark.parametrize("suffix", ["parquet", "feather"])
+def test_what_only_later_files_of_a_folder_have_is_taken(tmp_path, first_lacks, suffix):
+    found = {"tags": lambda c: c.tags and c.tags.of_row(0), "id": lambda c: c.ids, "path": lambda c: c.keys}
+    for number in range(3):
+        columns = {
+            "embedding": [[1.0, number]],
+            "tags": [["sea"]],
+            "id": [10 + number],
+            "path": [f"{number}.jpg"],
+        }
+        if number == 0:
+            del columns[first_lacks]
+        table, path = pa.table(columns), tmp_path / f"part-{number}.{suffix}"
+        pq.write_table(table, path) if suffix == "parquet" else feather.write_feather(table, path)
+    inputs = open_inputs([tmp_path])
+    first, *others = (piece.chunk for piece in inputs.pieces())
+    assert found[first_lacks](first) is None
+    for number, chunk in enumerate(others, 1):
+        assert chunk.tags.of_row(0) == ["sea"]
+        assert chunk.ids.tolist() == [10 + number]
+        assert chunk.keys.tolist() == [f"{number}.jpg"]
+    assert len(inputs.guessed(Columns())) == 2  # both kinds of files are told
+    without = open_inputs([tmp_path], columns=Columns(tags="", id="", key=""))
+    assert all(c.tags is c.ids is c.keys is None for c in without)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("keywords", [1.5, 2.5], "'keywords' is double, expected lists of text or text for tags"),
+        ("caption", pa.array([{"a": 1}, {"a": 2}]), "'caption' is struct<a: int64>, expected lists of text"),
+        ("file_name", [["a"], ["b"]], "expected text or UUIDs or numbers for key"),
+        ("url", [True, False], "'url' is bool"),
+    ],
+)
+def test_a_column_that_cannot_be_what_its_name_says_is_told(tmp_path, name, values, told):
+    pq.write_table(pa.table({"embedding": [[1.0, 2.0], [2.0, 1.0]], name: values}), tmp_path / "a.parquet")
+    shutil.copy(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    (line,) = open_inputs([tmp_path]).notes(Columns())[1:]  # said once for both files
+    assert told in line
+    assert line.endswith("; not taken")
+    named = Columns(tags="", key="")
+    assert not any("not taken" in line for line in open_inputs([tmp_path], columns=named).notes(named))

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from datetime import date, datetime
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import LEARNED, SMALL, tagged
+from conftest import LEARNED, SMALL, length, tagged
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
@@ -14,6 +15,16 @@ from woh_faiss.index.merge import merge
 from woh_faiss_cli.main import main
 
 XQ = tagged(7, n=5)[0]
+
+
+#: Of the items that each copy adds: `price` of one type in both, each with columns of its own.
+METADATA = (
+    {"price": np.arange(40) / 4, "old": [True, None] * 20},
+    {
+        **{"price": [None, 2.5] * 20, "new": [True, False] * 20, "n": list(range(40))},
+        **{"day": [date(2026, 11, 29), None] * 20, "at": [datetime(2026, 1, 2, 3), None] * 20},
+    },
+)
 
 
 def keys(name, n=40):
@@ -29,44 +40,26 @@ def copies(tmp_path):
         for number, name in enumerate("ab"):
             index.backup(tmp_path / name)
             with WOHIndex.open(tmp_path / name) as copy:
-                copy.add(*tagged(5 + number), keys=keys(name), ids=np.arange(40) + 1000 * (number + 1))
+                copy.add(
+                    *tagged(5 + number),
+                    keys=keys(name),
+                    ids=np.arange(40) + 1000 * (number + 1),
+                    metadata=METADATA[number],
+                )
     return tmp_path / "a", tmp_path / "b"
 
 
 def contents(index):
-    """Everything that can be found, by id: key, tags, trust, code."""
+    """Everything that can be found, by id: key, tags, trust, metadata that is not missing, code."""
     ids = index.ids()
     return {
-        item.id: (item.key, item.tags, item.trust, bytes(index.reconstruct(item.id)))
+        item.id: (
+            *(item.key, item.tags, item.trust),
+            {name: value for name, value in item.metadata.items() if value is not None},
+            bytes(index.reconstruct(item.id)),
+        )
         for item in index.items(ids)
     }
-
-
-def test_metadata_go_along(copies, tmp_path):
-    given = [
-        {"price": [1, 2.5, None], "public": [True, None, False]},
-        {"price": [None, 7.0, 8.0], "day": np.array(["2024-01-01", "NaT", "2024-01-02"], "M8[D]")},
-    ]
-    for path, metadata in zip(copies, given, strict=True):
-        with WOHIndex.open(path) as index:
-            index.add(tagged(9, 3)[0], keys=keys(path.name, 43)[40:], metadata=metadata)
-    merge(copies, tmp_path / "c", new_ids=True)
-    with WOHIndex.open(tmp_path / "c") as both:
-        assert both.metadata_types == {"price": "real", "public": "boolean", "day": "date"}
-        found = [item.metadata for item in both.items(keys=["a/40", "a/42", "b/40", "b/41"])]
-        assert [list(held.values()) for held in found] == [
-            [1.0, True, None],
-            [None, False, None],
-            [None, None, "2024-01-01"],
-            [7.0, None, None],
-        ]
-        assert len(both.ids("price >= 2 or day is not null")) == 4
-    assert WOHIndex.verify(tmp_path / "c") == []
-    with WOHIndex.open(copies[1]) as index:
-        index.add(tagged(9, 1)[0], keys=["new"], metadata={"public": ["another type"]})
-    with pytest.raises(InputError, match="'public' has 'another type', which is text"):
-        merge(copies, tmp_path / "d", new_ids=True)
-    assert not (tmp_path / "d").exists()
 
 
 def test_items_of_both_are_there_as_they_were(copies, tmp_path):
@@ -98,18 +91,15 @@ def test_items_of_both_are_there_as_they_were(copies, tmp_path):
 
 def test_chunks_of_both_are_known_and_skipped(copies, tmp_path):
     X, tags = tagged(6)
-    np.savez(
-        tmp_path / "b.npz",
-        features=X,
-        tags=[";".join(t) for t in tags],
-        keys=keys("b"),
-        ids=np.arange(40) + 2000,
-    )
+    more = tmp_path / "more.npz"
+    np.savez(more, features=X, tags=[";".join(t) for t in tags], ids=np.arange(40) + 3000)
+    with WOHIndex.open(copies[1]) as copy:
+        assert len(list(copy.extend([more], learn=False))) == 1
     merge(copies, tmp_path / "c")
     notes = []
     with WOHIndex.open(tmp_path / "c") as both:
-        assert list(both.extend([tmp_path / "b.npz"], learn=False, note=notes.append)) == []
-    assert "already added (round 4)" in notes[0]
+        assert list(both.extend([more], learn=False, note=notes.append)) == []
+    assert "already added (round 5)" in notes[0]
 
 
 def test_the_one_that_learned_since_is_the_base_whatever_the_order(copies, tmp_path):
@@ -218,6 +208,48 @@ def test_instance_bits_are_the_same_or_it_is_refused(tmp_path):
     assert WOHIndex.verify(tmp_path / "c") == []
     with WOHIndex.open(tmp_path / "c") as both, WOHIndex.open(tmp_path / "late") as late:
         assert (both.reconstruct(5007) == late.reconstruct(5007)).all()
+
+
+@pytest.mark.parametrize("seed", range(length(8)))
+def test_random_lives_against_an_oracle(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    fresh = iter(range(100, 100_000))
+    with WOHIndex.create(tmp_path / "0", **LEARNED) as index:
+        index.update(*tagged(seed), keys=keys("first"), ids=np.arange(40))
+        for name in "12":
+            index.backup(tmp_path / name)
+    where = [tmp_path / name for name in "012"]
+    learner = rng.integers(3)
+    for step in range(12):
+        which = rng.integers(3)
+        with WOHIndex.open(where[which]) as copy:
+            match rng.integers(5):
+                case 0:
+                    copy.remove(rng.choice(copy.ids(), min(3, copy.ntotal - 1), replace=False))
+                case 1 if which == learner:
+                    copy.update(*tagged(100 * seed + step, n=12), ids=[next(fresh) for _ in range(12)])
+                case 2 if which != 0:
+                    copy.compact()
+                case _:
+                    n = int(rng.integers(1, 9))
+                    named = keys(f"{which}/{step}", n) if rng.random() < 0.5 else None
+                    more = {"number": rng.random(n), f"of{which}": [f"{step}"] * n} if step % 2 else None
+                    copy.add(
+                        *tagged(step, n=n), ids=[next(fresh) for _ in range(n)], keys=named, metadata=more
+                    )
+    found = merge(where, tmp_path / "all")
+    wanted: dict = {}
+    for place in sorted(
+        where, key=lambda place: str(place) == found.base
+    ):  # the base decides about the first
+        with WOHIndex.open(place) as index:
+            own = contents(index)
+        first = {id_ for id_ in own if id_ < 100}
+        wanted |= {id_: item for id_, item in own.items() if str(place) == found.base or id_ not in first}
+    with WOHIndex.open(tmp_path / "all") as index:
+        assert contents(index) == wanted
+        assert index.ntotal == found.ntotal
+    assert WOHIndex.verify(tmp_path / "all") == []
 
 
 def test_others_are_refused_in_one_line(copies, tmp_path):

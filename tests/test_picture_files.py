@@ -201,7 +201,14 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">' + "".join(
 
 @pytest.mark.parametrize(
     "packet",
-    [b"<not", BOMB.encode() + xmp("&i;"), b"\xff\xfe\0", xmp("a") + b"<more/>", "<x>".encode("utf-16") * 9],
+    [
+        b"<not",
+        BOMB.encode() + xmp("&i;"),
+        b'<!DOCTYPE x [<!ENTITY a "sea">]>' + xmp("&a;").split(b"?>", 1)[1],
+        b"\xff\xfe\0",
+        xmp("a") + b"<more/>",
+        "<x>".encode("utf-16") * 9,
+    ],
 )
 def test_xmp_that_is_hostile_is_one_line(tmp_path, packet):
     with pytest.raises(InputError, match="XMP"):

@@ -289,6 +289,11 @@ def test_made_up_sets_are_the_same_again(make):
         make(0)
 
 
+def test_fine_tags_of_many_items_are_refused():
+    with pytest.raises(InputError, match="n is 20001, expected at most 20000"):
+        fine_tags(20_001)
+
+
 def test_fine_tags_are_shared_by_neighbours():
     chunk = fine_tags(2000)
     X = chunk.features / np.linalg.norm(chunk.features, axis=1, keepdims=True)
@@ -335,6 +340,7 @@ def test_without_labels_there_is_a_verdict(photos, tmp_path):
     result = invoke(*files, "--bits", "8", "--html", page, "--images", photos)
     assert result.exit_code == 0, result.output
     told = " ".join(result.stdout.split())
+    assert "note: there are no labels of all items" in result.stderr
     assert "100 queries held out with their tags, 300 items searched" in told
     assert "Verdict: " in told
     for name in ("float", "woh 8 + 8", "woh 0 + 16", "itq", "pq"):

@@ -18,6 +18,8 @@ Features = NDArray[np.float32]
 
 #: The name of a record in the metadata of a Parquet or Arrow file of features.
 METADATA = b"woh_faiss.encoder"
+#: The column of such a file that it is about.
+FEATURES = "features"
 #: Pictures or texts that a model gets at once.
 BATCH = 32
 #: The sides that an encoder may have.

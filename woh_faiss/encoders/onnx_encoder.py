@@ -10,6 +10,7 @@ from typing import Any
 
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
+from woh_faiss.io.path_kind import path_kind
 
 from .encoder import IMAGES, TEXTS, Features, lacks
 from .onnx_model import OPTIONS, TOKENIZER, OnnxModel
@@ -47,12 +48,12 @@ class OnnxEncoder:
             raise InputError(f"{name} has the option {unknown[0]!r}, expected some of {', '.join(OPTIONS)}")
         if options.get("pooling") not in (None, "mean", "cls"):
             raise InputError(f"{name} has pooling={options['pooling']}, expected mean or cls")
-        if not path.exists():
+        if (kind := path_kind(path)) is None:
             raise InputError(f"{display_path(path)} does not exist; give an ONNX model, or a folder with one")
-        folders = [path.parent] if path.is_file() else [path / "onnx", path]
+        folders = [path.parent] if kind != "folder" else [path / "onnx", path]
         config, tokenizer = (_first(folders, (file,)) for file in (CONFIG, TOKENIZER))
         self._models: dict[str, OnnxModel] = {}
-        if path.is_dir():
+        if kind == "folder":
             inner = [path / part for part in _INNER]
             for has, names in _NAMES.items():
                 if (found := _first(inner, names)) is not None:
@@ -113,4 +114,6 @@ class OnnxEncoder:
 
 
 def _first(folders: Sequence[Path], names: Sequence[str]) -> Path | None:
-    return next((folder / name for folder in folders for name in names if (folder / name).is_file()), None)
+    return next(
+        (folder / name for folder in folders for name in names if path_kind(folder / name) == "file"), None
+    )

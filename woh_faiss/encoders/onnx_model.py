@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from woh_faiss.display import display_path, display_text
 from woh_faiss.errors import InputError, short
+from woh_faiss.io.path_kind import path_kind
 from woh_faiss.validate import listed
 
 from .encoder import BATCH, IMAGES, TEXTS, Features, embedded, threads
@@ -85,7 +86,7 @@ class OnnxModel:
         sha = hashlib.sha256()
         files = [self.path, *(self.path.with_name(self.path.name + end) for end in _DATA)]
         for path in (*files, self._config, self._tokenizer_path):
-            if path is not None and path.is_file():
+            if path is not None and path_kind(path) == "file":
                 with path.open("rb") as file:
                     sha.update(hashlib.file_digest(file, "sha256").digest())
             else:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from woh_faiss.errors import InputError, short
+from woh_faiss.io.path_kind import path_kind
 
 from .encoder import Encoder, EncoderRecord
 
@@ -97,7 +98,7 @@ def open_remembered(record: EncoderRecord, *, where: str, side: str | None = Non
 
 def _onnx(rest: str, spec: str) -> tuple[Path, dict[str, str]]:
     """The path and options of an ONNX encoder."""
-    if Path(rest).exists():
+    if path_kind(Path(rest)) is not None:
         return Path(rest), {}
     path, mark, query = rest.rpartition("?")
     if not mark:

@@ -14,6 +14,7 @@ import numpy as np
 
 from woh_faiss.display import display_text
 from woh_faiss.errors import InputError
+from woh_faiss.io.path_kind import path_kind
 
 from .encoder import IMAGES, TEXTS, Features, embedded, lacks, threads
 from .picture import picture
@@ -172,4 +173,4 @@ class OpenClipEncoder:
 
 def folder_or_name(model: str) -> str:
     """A folder that is there as its whole path, else the name of a model as it is."""
-    return str(Path(model).resolve()) if Path(model).exists() else model
+    return str(Path(model).resolve()) if path_kind(Path(model)) is not None else model

@@ -1306,6 +1306,7 @@ class WOHIndex:
 
         more = min(answers_to_order(k, refine_k), max(self._follow().snapshot.ntotal, 1))
         features = refine if isinstance(refine, Refine) else Refine(refine)
+        self.check_encoder(features.encoder, features.where)
         _, I = self.search(xq, more, **how)
         view = self._store.view
         if view.model is None:

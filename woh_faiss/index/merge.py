@@ -1,8 +1,8 @@
 """Indexes of one lineage as one: copies of an index that went their own ways, without learning apart.
 
 The result begins as a copy of the one with the newest model. The rounds that only others have are appended as
-they are: codes, ids, keys, tags, trust and the hash of the chunk, a round (or two, where only some items have
-keys) each.
+they are: codes, ids, keys, tags, metadata, trust and the hash of the chunk, a round (or two, where only some
+items have keys) each.
 """
 
 from __future__ import annotations

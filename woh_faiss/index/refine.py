@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import validate
 from woh_faiss.display import display_path
+from woh_faiss.encoders.encoder import EncoderRecord
 from woh_faiss.errors import InputError
 from woh_faiss.inputs import Columns, open_inputs
 from woh_faiss.io.npz import read_npy
@@ -45,6 +46,8 @@ class Refine:
 
     Attributes
     ----------
+    encoder : EncoderRecord or None
+        What made the features, where the input says it.
     missing, changed : set of int
         Ids of answers so far that have no features here, and whose features here are not those of their code.
         The latter is told by instance bits, or not at all.
@@ -60,6 +63,7 @@ class Refine:
     ) -> None:
         self.missing: set[int] = set()
         self.changed: set[int] = set()
+        self.encoder: EncoderRecord | None = None
         self._keys: dict[str, int] | None = None
         self._ids: _Ids | None = None
         if not isinstance(features, str | os.PathLike):
@@ -171,6 +175,7 @@ class Refine:
         inputs = open_inputs([path], columns=Columns(tags=""))
         for line in inputs.notes(Columns(tags="")) if note is not None else ():
             note(line)  # type: ignore[misc]
+        self.encoder = inputs.encoder
         parts: list[NDArray[Any] | slice] = []
         names: list[tuple[Any, Any]] = []
         n = d = 0

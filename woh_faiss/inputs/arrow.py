@@ -15,14 +15,14 @@ from urllib.parse import unquote
 
 from woh_faiss import budget, validate
 from woh_faiss.display import display_path
-from woh_faiss.encoders.encoder import METADATA, EncoderRecord
+from woh_faiss.encoders.encoder import FEATURES, METADATA, EncoderRecord
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import BOMB_BYTES, BOMB_RATIO, damage
 from woh_faiss.tags.splitting import TagTexts
 
 from . import arrow_values as values
 from .chunk import Chunk
-from .columns import Columns, Offer, check_metadata, choose, choose_one, natural
+from .columns import Columns, Offer, check_metadata, choose, choose_one, natural, passed_over
 from .saved_dataset import STATE, saved_files
 from .source import CHUNK_SIZE, ChunkSource, LabelColumn, Reading, at, chunk_at
 
@@ -210,8 +210,16 @@ def table_source(
     labels = label_column(table, offered, partition)
     with at(table.where, 0):
         told = (table.schema.metadata or {}).get(METADATA)
-        encoder = None if told is None else EncoderRecord.from_json(told)
-    return ChunkSource(table.where, table.n, d, columns, read, labels=labels, encoder=encoder)
+        encoder = None
+        if told is not None and columns.features == FEATURES:
+            encoder = EncoderRecord.from_json(told)
+            if d is not None and encoder.dimension != d:
+                raise InputError(
+                    f"its features have {d} numbers, and its metadata says that the encoder {encoder.name} "
+                    f"made them, which gives {encoder.dimension}; take {METADATA.decode()} out of it"
+                )
+    note = passed_over(table.where, offered, wanted, columns)
+    return ChunkSource(table.where, table.n, d, columns, read, note=note, labels=labels, encoder=encoder)
 
 
 def _first_width(table: ArrowTable, name: str, skip: bool) -> int:
@@ -292,9 +300,10 @@ def folder_sources(folder: Path, wanted: Columns, learn: bool, reading: Reading)
         parts = [part.partition("=") for part in path.relative_to(folder).parts[:-1]]
         fields = {name: _partition_value(value) for name, sign, value in parts if sign}
         sources.append(table_source(path, wanted, learn, reading, fields))
-        wanted = Columns(*(name or "" for name in sources[0].columns))  # the same in every file
+        wanted = wanted.with_those_of(sources[0].columns)
     if note is not None and sources:
-        sources[0] = replace(sources[0], note=note)
+        first = sources[0].note
+        sources[0] = replace(sources[0], note=note if first is None else f"{note}; {first}")
     return sources
 
 

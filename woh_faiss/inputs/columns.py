@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from woh_faiss.display import display_text
 from woh_faiss.errors import InputError
@@ -18,6 +18,10 @@ class Columns(NamedTuple):
     tags: str | None = None
     id: str | None = None
     key: str | None = None
+
+    def with_those_of(self, first: Columns) -> Columns:
+        """What is wanted of the other files of a folder: columns of the first one are in each of them."""
+        return Columns(*(found or given for found, given in zip(first, self, strict=True)))
 
     @property
     def named(self) -> list[str]:
@@ -101,6 +105,26 @@ def choose(
                 f"say which with --{role}-column"
             )
     return Columns(**found)
+
+
+def passed_over(
+    where: str, offers: Sequence[Offer], wanted: Columns, columns: Columns, kinds: Any = KINDS
+) -> str | None:
+    """A line about columns that have a usual name and cannot be what it says; None where there are none.
+
+    `columns` are those that were chosen; parameters are those of `choose`.
+    """
+    lost = []
+    for role in ("tags", "key"):
+        if getattr(wanted, role) is None and getattr(columns, role) is None:
+            names = [name for step in USUAL[role] for name in step if role != "key" or name not in _IDS]
+            expected = " or ".join(dict.fromkeys(kinds[role].values()))
+            lost += [
+                f"column {short(offer.name)} is {offer.told}, expected {expected} for {role}"
+                for offer in offers
+                if _folded(offer.name) in names and offer.name not in columns
+            ]
+    return f"{where}: {'; '.join(lost)}; not taken" if lost else None
 
 
 #: Kinds of columns that may be metadata.

@@ -19,7 +19,7 @@ from .arrow import ArrowTable, chunk_values, label_column, open_table
 from .arrow_values import offers
 from .bad_rows import of_features
 from .chunk import Chunk
-from .columns import Columns, check_metadata, choose
+from .columns import Columns, check_metadata, choose, passed_over
 from .source import ChunkSource, Reading, at, chunk_at
 
 #: The folders of features and of what is known of each; others (text_emb) are not read.
@@ -56,7 +56,7 @@ def embedding_sources(folder: Path, wanted: Columns, learn: bool, reading: Readi
     sources = []
     for number in sorted(arrays):
         sources.append(_pair(arrays[number], open_table(tables[number]), wanted, learn, reading))
-        wanted = Columns(None, *(name or "" for name in sources[0].columns[1:]))  # the same in every file
+        wanted = wanted.with_those_of(sources[0].columns._replace(features=None))
     return sources
 
 
@@ -113,4 +113,5 @@ def _pair(path: Path, table: ArrowTable, wanted: Columns, learn: bool, reading: 
             yield chunk_at(table.where, start, reading.on_duplicate, rows, **more)
 
     labels = label_column(table, offers(table.schema), {})
-    return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read, labels=labels)
+    note = passed_over(table.where, offered, wanted, columns)
+    return ChunkSource(where, len(X), d, columns._replace(features=FEATURES), read, note=note, labels=labels)

@@ -28,14 +28,15 @@ from numpy.typing import NDArray
 
 from woh_faiss.display import display_path
 from woh_faiss.encoders import Encoder, EncoderRecord, open_encoder
-from woh_faiss.encoders.encoder import BATCH, IMAGES, METADATA, TEXTS, lacks, set_threads
+from woh_faiss.encoders.encoder import BATCH, FEATURES, IMAGES, METADATA, TEXTS, lacks, set_threads
 from woh_faiss.encoders.picture import is_animated, opened, upright_rgb
 from woh_faiss.errors import InputError
 from woh_faiss.io.atomic_write import write_whole
 from woh_faiss.io.npz import damage
+from woh_faiss.io.path_kind import path_kind
 
 from .arrow import SUFFIXES
-from .picture_files import PictureFile
+from .picture_files import PictureFile, is_text
 from .picture_tags import PictureTags
 from .source import CHUNK_SIZE
 from .text_files import Texts
@@ -48,6 +49,8 @@ REPORT = "report.jsonl"
 _PIXELS = 64_000_000
 #: Batches that wait for each worker.
 _AHEAD = 3
+#: What is known of every picture, in pixels.
+SIZES = ("width", "height")
 _NAME = "part-{:05d}.parquet"
 
 
@@ -82,9 +85,15 @@ class Work(Protocol):
     ----------
     side : str
         "images" or "texts".
+    metadata : dict of Arrow arrays
+        Columns of metadata, for their types.
     """
 
     side: str
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """See above."""
 
     def __len__(self) -> int: ...
 
@@ -109,24 +118,30 @@ class PictureWork:
     def __init__(self, files: Sequence[PictureFile], tags: PictureTags | None) -> None:
         self.files, self.tags = files, tags
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Those of the file of tags."""
+        return {} if self.tags is None else self.tags.metadata
+
     def __len__(self) -> int:
         return len(self.files)
 
     def given(self, rows: slice) -> list[Any]:
-        """Paths."""
-        return [str(file.path) for file in self.files[rows]]
+        """Paths; None for a file whose key is no text."""
+        return [str(file.path) if is_text(file.key) else None for file in self.files[rows]]
 
     def identity(self, rows: slice) -> list[Any]:
         """Keys, sizes and times of the files."""
         return [[os.fsencode(file.key).hex(), *_stamp(file.path)] for file in self.files[rows]]
 
     def known(self, rows: slice) -> tuple[dict[str, list[Any]], list[tuple[int, str]]]:
-        """Keys and tags."""
+        """Keys, tags and metadata."""
         files = self.files[rows]
         columns: dict[str, list[Any]] = {"path": [file.key for file in files]}
         faults: list[tuple[int, str]] = []
         if self.tags is not None:
             columns["tags"], faults = self.tags.of(files)
+            columns |= self.tags.metadata_of(files) if self.metadata else {}
         return columns, faults
 
     def name(self, place: int) -> str:
@@ -150,6 +165,11 @@ class TextWork:
     def __init__(self, texts: Texts, where: str) -> None:
         self.texts, self.where = texts, where
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Those of their table."""
+        return self.texts.metadata
+
     def __len__(self) -> int:
         return len(self.texts.texts)
 
@@ -162,14 +182,19 @@ class TextWork:
         return self.texts.texts[rows]
 
     def known(self, rows: slice) -> tuple[dict[str, list[Any]], list[tuple[int, str]]]:
-        """The texts, and keys, ids and tags where there are any."""
+        """The texts, and keys, ids, tags and metadata where there are any."""
         found = {
             "key": self.texts.keys,
             "id": self.texts.ids,
             "text": self.texts.texts,
             "tags": self.texts.tags,
         }
-        return {name: column[rows] for name, column in found.items() if column is not None}, []
+        columns: dict[str, list[Any]] = {
+            name: column[rows] for name, column in found.items() if column is not None
+        }
+        for name, array in self.metadata.items():
+            columns[name] = array.slice(rows.start, rows.stop - rows.start).to_pylist()
+        return columns, []
 
     def name(self, place: int) -> str:
         """The file, and which of its texts."""
@@ -229,6 +254,10 @@ def write_features(
         raise lacks(encoder.name, work.side)
     rows = [slice(at, min(at + chunk_size, len(work))) for at in range(0, len(work), chunk_size)]
     record = EncoderRecord.of(encoder)
+    if taken := sorted({*_TYPES, FEATURES} & {*work.metadata}):
+        raise InputError(
+            f"metadata {taken[0]!r} is what such files have anyway; give the column another name"
+        )
     held = _held(folder, record, len(rows))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -280,7 +309,8 @@ def _write(
                     "animated": done.animated,
                 }
                 part["items"] = len(done.kept)
-                _write_part(path, done, known, record, part)
+                types = {name: array.type for name, array in work.metadata.items()}
+                _write_part(path, done, known, types, record, part)
             else:
                 kept += 1
             if ready[number]:
@@ -299,7 +329,9 @@ def _write(
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, default=str).encode(errors="surrogatepass")
+    ).hexdigest()
 
 
 # ---- files -----------------------------------------------------------------------------------------------
@@ -313,9 +345,9 @@ def _held(folder: Path, record: EncoderRecord, n: int) -> dict[int, dict[str, An
     InputError
         The folder has files of another encoder, of more items, or not of ours.
     """
-    if not folder.exists():
+    if (kind := path_kind(folder)) is None:
         return {}
-    if not folder.is_dir():
+    if kind != "folder":
         raise InputError(f"{display_path(folder)} is a file; give a folder for features")
     names = {_NAME.format(number): number for number in range(n)}
     found: dict[int, dict[str, Any]] = {}
@@ -356,33 +388,44 @@ def _features_of(path: Path, part: dict[str, Any]) -> Encoded:
         table = parquet.read_table(path)
     bad = {place for place, _ in part["faults"]}
     n = table.num_rows + len(bad)
-    X = table.column("features").combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
-    sizes = {
-        name: table.column(name).to_pylist() for name in ("width", "height") if name in table.column_names
-    }
+    X = table.column(FEATURES).combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+    sizes = {name: table.column(name).to_pylist() for name in SIZES if name in table.column_names}
     kept = [place for place in range(n) if place not in bad]
     return Encoded(X, kept, sizes, [(place, why) for place, why in part["faults"]], part["animated"])
 
 
+#: Types of the columns of a file, as Arrow names them, but for features and metadata.
+_TYPES = {
+    "path": "string",
+    "key": "string",
+    "id": "int64",
+    "text": "string",
+    "tags": "list",
+    "width": "int32",
+    "height": "int32",
+}
+
+
 def _write_part(
-    path: Path, done: Encoded, known: dict[str, list[Any]], record: EncoderRecord, part: dict[str, Any]
+    path: Path,
+    done: Encoded,
+    known: dict[str, list[Any]],
+    types: dict[str, Any],
+    record: EncoderRecord,
+    part: dict[str, Any],
 ) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    types = {
-        "path": pa.string(),
-        "key": pa.string(),
-        "id": pa.int64(),
-        "text": pa.string(),
-        "tags": pa.list_(pa.string()),
-        "width": pa.int32(),
-        "height": pa.int32(),
-    }
+    def type_of(name: str) -> Any:
+        if name in types:
+            return types[name]
+        return pa.list_(pa.string()) if name == "tags" else pa.type_for_alias(_TYPES[name])
+
     columns = {name: [values[place] for place in done.kept] for name, values in known.items()} | done.columns
-    arrays = {name: pa.array(values, types[name]) for name, values in columns.items()}
+    arrays = {name: pa.array(values, type_of(name)) for name, values in columns.items()}
     flat = pa.array(np.ascontiguousarray(done.X, np.float32).reshape(-1), pa.float32())
-    arrays["features"] = pa.FixedSizeListArray.from_arrays(flat, record.dimension)
+    arrays[FEATURES] = pa.FixedSizeListArray.from_arrays(flat, record.dimension)
     table = pa.table(arrays).replace_schema_metadata(
         {METADATA: json.dumps(asdict(record), sort_keys=True), PART: json.dumps(part, sort_keys=True)}
     )
@@ -412,14 +455,13 @@ def encode_batch(encoder: Encoder, side: str, given: list[Any]) -> Encoded:
     done = Encoded(np.empty((0, encoder.dimension), np.float32), [], {"width": [], "height": []})
     images: list[Any] = []
     for place, path in enumerate(given):
+        if path is None:
+            done.faults.append((place, "its name is not UTF-8; rename it"))
+            continue
         try:
-            path.encode()  # a key is text
             with opened(Path(path)) as found:
                 animated = is_animated(found)
                 images.append(upright_rgb(found))
-        except UnicodeEncodeError:
-            done.faults.append((place, "its name is not UTF-8; rename it"))
-            continue
         except InputError as error:
             done.faults.append((place, str(error)))
             continue
@@ -471,7 +513,7 @@ def _encoding(
             min(workers, len(batches)),
             multiprocessing.get_context("spawn"),  # a fork would share the threads' locks of models
             _start_worker,
-            (encoder.name, encoder.fingerprint, spare),
+            (encoder.name, encoder.fingerprint, work.side, spare),
         )
         stack.callback(pool.shutdown, cancel_futures=True)
         yield _from_pool(pool, work, batches, _AHEAD * workers)
@@ -490,12 +532,12 @@ def _from_pool(
         yield size, done.result()
 
 
-def _start_worker(name: str, fingerprint: str, threads: int) -> None:
+def _start_worker(name: str, fingerprint: str, side: str, threads: int) -> None:
     global _own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_threads(threads)
-    _own = open_encoder(name)
+    _own = open_encoder(name, side=side)
     if _own.fingerprint != fingerprint:
         raise InputError(f"the encoder {name} changed while it was used")
 

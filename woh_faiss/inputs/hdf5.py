@@ -17,7 +17,7 @@ from woh_faiss.tags.tag_lists import TagLists
 
 from .arrow_values import key_text, label_names, tags_of
 from .chunk import Chunk
-from .columns import KINDS, Columns, Offer, check_metadata, choose, choose_one
+from .columns import KINDS, Columns, Offer, check_metadata, choose, choose_one, passed_over
 from .source import ChunkSource, LabelColumn, Reading, at, good_chunk
 
 #: Tags may be 0/1 columns, too, whose names the dataset NAMES has.
@@ -105,7 +105,8 @@ def hdf5_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> C
                 raise InputError(f"dataset {name!r} has {len(found)} rows, {features!r} {n}; give one a row")
             return label_names(found) if isinstance(found, list) else found
 
-    return ChunkSource(where, n, d, columns, read, labels=LabelColumn(labels_named, labels))
+    note = passed_over(where, offered, wanted, columns, _KINDS)
+    return ChunkSource(where, n, d, columns, read, note=note, labels=LabelColumn(labels_named, labels))
 
 
 @contextmanager

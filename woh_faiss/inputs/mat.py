@@ -14,7 +14,7 @@ from woh_faiss.inputs.matlab.mat import open_mat
 from woh_faiss.inputs.matlab.variables import Mat, whole_numbers
 
 from .chunk import Chunk
-from .columns import KINDS, Columns, Offer, choose, choose_one, told
+from .columns import KINDS, Columns, Offer, choose, choose_one, passed_over, told
 from .source import ChunkSource, LabelColumn, Reading, at, good_chunk
 
 _KINDS = {
@@ -88,7 +88,8 @@ def mat_source(path: Path, wanted: Columns, learn: bool, reading: Reading) -> Ch
                 raise InputError(f"there are {len(found)} labels for {n} rows of features; give one a row")
             return found
 
-    return ChunkSource(mat.where, n, d, columns, read, labels=LabelColumn(labels_named, labels))
+    note = passed_over(mat.where, offered, wanted, columns, _KINDS)
+    return ChunkSource(mat.where, n, d, columns, read, note=note, labels=LabelColumn(labels_named, labels))
 
 
 def _of_papers(mat: Mat, wanted: Columns) -> Columns:

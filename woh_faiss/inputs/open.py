@@ -89,7 +89,11 @@ class Inputs:
 
     def notes(self, wanted: Columns) -> list[str]:
         """Lines for a person: what was guessed, and what was left out."""
-        return self.guessed(wanted) + [source.note for source in self.sources if source.note]
+        notes: dict[str, str] = {}  # what is true of many files is said once
+        for source in self.sources:
+            if source.note:
+                notes.setdefault(source.note.removeprefix(source.where), source.note)
+        return [*self.guessed(wanted), *notes.values()]
 
     def count(self) -> int:
         """Items of all inputs; a chunk file is read for it, and all where bad rows are left out."""
@@ -210,7 +214,7 @@ def _picture_sources(
             f"{display_path(paths[0])} holds pictures: give --encoder where a command takes it, or make "
             "features of them by 'woh-index embed' (docs/pictures.md)"
         )
-    folder, kept = embedded(paths, pictures, learn, tag_separator, note)
+    folder, kept = embedded(paths, pictures, learn, tag_separator, reading.metadata, note)
     wanted = Columns("features", None if pictures.tags_from is not None else "", "", "path")
 
     def owned(source: ChunkSource) -> ChunkSource:

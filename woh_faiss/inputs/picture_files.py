@@ -12,34 +12,48 @@ from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.encoders.picture import SUFFIXES, is_picture, plain_file
 from woh_faiss.errors import InputError
+from woh_faiss.io.path_kind import path_kind
 from woh_faiss.validate import listed
 
 from .arrow import has_tables
 from .columns import natural
 from .embeddings import is_embeddings
 
-#: Bytes that a path and a key take in memory.
-_BYTES = 500
+#: Bytes that a picture takes while they are put in order.
+_BYTES = 1000
 
 
 class PictureFile(NamedTuple):
-    """A file that may hold a picture, the key of its item, and the folder that the key is a path in."""
+    """A file that may hold a picture: the key of its item, and the folder that the key is a path in."""
 
-    path: Path
-    key: str
     root: Path
+    key: str
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.root / self.key
+
+
+def is_text(key: str) -> bool:
+    """Whether a name can be written as UTF-8, which a key must."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def holds_pictures(path: Path) -> bool:
     """Whether a path is a picture, or a folder with pictures and no data that are read otherwise."""
-    if path.is_dir():
-        if is_embeddings(path) or (path / "features.npy").exists() or has_tables(path):
-            return False
-        return any(_is_named(name) for _, _, names in _walk(path) for name in names)
     try:
+        if path.is_dir():
+            if is_embeddings(path) or (path / "features.npy").exists() or has_tables(path):
+                return False
+            return any(_is_named(name) for _, _, names in _walk(path) for name in names)
         with plain_file(path) as file:
             return is_picture(file.read(16))
-    except OSError:
+    except (OSError, ValueError):  # whatever it is, reading it will say so
         return False
 
 
@@ -77,11 +91,12 @@ def list_pictures(
     found: dict[str, PictureFile] = {}
     others: Counter[str] = Counter()
     for path in paths:
-        if not path.exists():
+        if (kind := path_kind(path)) is None:
             raise InputError(f"{display_path(path)} does not exist; give pictures, or folders of them")
-        files = [PictureFile(path, path.name, path.parent)]
-        if path.is_dir():
-            files = _of_folder(path, others)
+        files = [PictureFile(path.parent, path.name)]
+        if kind == "folder":
+            with budget.reading(display_path(path)):
+                files = _of_folder(path, others)
             if not files:
                 raise InputError(
                     f"{display_path(path)} holds no pictures: no name ends in {', '.join(SUFFIXES[:6])}, ..."
@@ -103,16 +118,14 @@ def list_pictures(
 
 
 def _of_folder(folder: Path, others: Counter[str]) -> list[PictureFile]:
-    found: list[tuple[Any, PictureFile]] = []
+    found: list[str] = []
     for root, _, names in _walk(folder):
         for name in names:
             if not _is_named(name):
                 if not name.startswith((".", "_")):
                     others[Path(name).suffix.lower()] += 1
                 continue
-            path = Path(root, name)
-            place = path.relative_to(folder)
             budget.take(_BYTES, "the list of pictures")
-            found.append(([*map(natural, place.parts)], PictureFile(path, str(place), folder)))
-    found.sort(key=lambda entry: entry[0])
-    return [file for _, file in found]
+            found.append(str(Path(root, name).relative_to(folder)))
+    found.sort(key=lambda key: [*map(natural, Path(key).parts)])
+    return [PictureFile(folder, key) for key in found]

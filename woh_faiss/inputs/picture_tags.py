@@ -13,14 +13,17 @@ from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.encoders.picture import keywords, opened, plain_file
 from woh_faiss.errors import InputError, short
+from woh_faiss.io.npz import damage
+from woh_faiss.io.path_kind import path_kind
 from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
 
-from .arrow_values import tags_of
-from .columns import USUAL, Columns
+from .arrow_values import offers, tags_of
+from .columns import USUAL, Columns, check_metadata
 from .picture_files import PictureFile
 from .source import CHUNK_SIZE
 from .tag_file import open_side
+from .text_table import read_table
 
 #: What may be said in a file's place.
 SIDECARS, FOLDERS, KEYWORDS = "sidecars", "folders", "keywords"
@@ -45,17 +48,36 @@ class PictureTags:
         How texts become tags.
     columns : Columns, optional
         Those of the file, where they have other names than usual: its key is the path.
+    metadata : sequence of str
+        Columns of the file that go along.
+
+    Attributes
+    ----------
+    metadata : dict of Arrow arrays
+        Those columns, of the rows of the file, by name.
     """
 
-    def __init__(self, source: str, split_as: TagTexts, columns: Columns | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        split_as: TagTexts,
+        columns: Columns | None = None,
+        metadata: Sequence[str] = (),
+    ) -> None:
         self.source, self._split_as = source, split_as
         self._rows: dict[str, list[str]] = {}
+        self._places: dict[str, int] = {}
         self._used: set[str] = set()
+        self.metadata: dict[str, Any] = {}
         self._folder = Path()
         self.without = 0
         self._beside = source == SIDECARS
         if source not in (SIDECARS, FOLDERS, KEYWORDS):
             self._read(Path(source), columns or Columns())
+            if metadata:
+                self._read_metadata(Path(source), metadata)
+        elif metadata:
+            raise InputError(f"--metadata goes with a file of --tags-from; {source} has no columns")
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -63,7 +85,7 @@ class PictureTags:
         return BESIDE if self._beside else (Path(self.source).suffix.lower(),) if self._rows else ()
 
     def _read(self, path: Path, columns: Columns) -> None:
-        if not path.exists():
+        if path_kind(path) is None:
             raise InputError(
                 f"--tags-from {display_path(path)} does not exist; give a file of paths and tags, or "
                 f"{SIDECARS}, {FOLDERS} or {KEYWORDS}"
@@ -81,8 +103,28 @@ class PictureTags:
                     name = os.path.normpath(key)
                     if name in self._rows:
                         raise InputError(f"{side.where} has {short(key)} twice; give each picture one row")
+                    self._places[name] = len(self._rows)
                     self._rows[name] = part["tags"].of_row(row)
         self._folder = path.parent
+
+    def _read_metadata(self, path: Path, names: Sequence[str]) -> None:
+        where = display_path(path)
+        with budget.reading(where), damage(where):
+            table = read_table(path, where)
+            if table is None or table.num_rows != len(self._rows):
+                raise InputError(
+                    f"{where} has no columns for --metadata; give CSV, TSV, JSON lines or Parquet"
+                )
+            check_metadata(where, offers(table.schema), names)
+            self.metadata = {name: table.column(name).combine_chunks() for name in names}
+
+    def metadata_of(self, files: Sequence[PictureFile]) -> dict[str, list[Any]]:
+        """The metadata of pictures, None for one that the file does not name."""
+        import pyarrow as pa
+
+        places = [self._places.get(self._name(file) or "") for file in files]
+        rows = pa.array(places, pa.int64())
+        return {name: array.take(rows).to_pylist() for name, array in self.metadata.items()}
 
     def of(self, files: Sequence[PictureFile]) -> tuple[list[list[str]], Faults]:
         """The tags of pictures, a list each, and what is wrong with some; call it with all files, in "
@@ -102,12 +144,15 @@ class PictureTags:
         return tidy, faults
 
     def _of_rows(self, file: PictureFile) -> list[str]:
-        """By its key, its path as it was given, or as the file of tags would name it."""
-        for name in (file.key, os.path.normpath(file.path), os.path.relpath(file.path, self._folder)):
-            if name in self._rows:
-                self._used.add(name)
-                return self._rows[name]
-        return []
+        if (name := self._name(file)) is None:
+            return []
+        self._used.add(name)
+        return self._rows[name]
+
+    def _name(self, file: PictureFile) -> str | None:
+        """What the file of tags calls it: its key, its path as it was given, or its path from there."""
+        names = (file.key, os.path.normpath(file.path), os.path.relpath(file.path, self._folder))
+        return next((name for name in names if name in self._rows), None)
 
     def notes(self, n: int) -> list[str]:
         """What to say of the tags of n pictures.
@@ -200,7 +245,12 @@ def open_tags(
     *,
     separator: str | None = None,
     columns: Columns | None = None,
+    metadata: Sequence[str] = (),
     note: Callable[[str], object] | None = None,
 ) -> PictureTags | None:
     """Where tags are, None for nowhere; arguments as of `PictureTags` and `TagTexts`."""
-    return None if source is None else PictureTags(os.fsdecode(source), TagTexts(separator, note), columns)
+    if source is None:
+        if metadata:
+            raise InputError("--metadata of pictures are columns of a file; --tags-from says which")
+        return None
+    return PictureTags(os.fsdecode(source), TagTexts(separator, note), columns, metadata)

@@ -17,8 +17,8 @@ from woh_faiss.encoders import Encoder
 from woh_faiss.errors import InputError
 
 from .columns import Columns
-from .feature_files import REPORT, PictureWork, Written, write_features
-from .picture_files import PictureFile, list_pictures
+from .feature_files import REPORT, SIZES, PictureWork, Written, write_features
+from .picture_files import PictureFile, is_text, list_pictures
 from .picture_tags import open_tags
 from .source import CHUNK_SIZE
 
@@ -77,6 +77,7 @@ def embed_pictures(
     *,
     tag_separator: str | None = None,
     tag_columns: Columns | None = None,
+    metadata: Sequence[str] = (),
     split_note: Callable[[str], object] | None = None,
 ) -> Written:
     """Features of pictures, and of those in folders, as Parquet files in `folder`.
@@ -93,6 +94,8 @@ def embed_pictures(
         The character between tags in a text.
     tag_columns : Columns, optional
         Columns of the file of tags.
+    metadata : sequence of str
+        Columns of the file of tags that go along.
     split_note : callable, optional
         Gets a line about how texts are split into tags.
 
@@ -101,7 +104,13 @@ def embed_pictures(
     InputError
         There are no pictures, none can be used, tags are not there, or as `write_features`.
     """
-    tags = open_tags(options.tags_from, separator=tag_separator, columns=tag_columns, note=split_note)
+    tags = open_tags(
+        options.tags_from,
+        separator=tag_separator,
+        columns=tag_columns,
+        metadata=metadata,
+        note=split_note,
+    )
     beside = () if tags is None else tags.beside
     files = list_pictures([Path(os.fsdecode(path)) for path in paths], beside, options.note)
     if options.known is not None:
@@ -129,15 +138,11 @@ def _new(
     files: list[PictureFile], known: Callable[[list[str]], set[str]], note: Callable[[str], object]
 ) -> list[PictureFile]:
     """The files whose keys are not known; of none the first, for inputs without an item are an error."""
-    held = known([file.key for file in files if _is_text(file.key)])
+    held = known([file.key for file in files if is_text(file.key)])
     new = [file for file in files if file.key not in held] or files[:1]
     if left := len(files) - len(new):
         note(f"pictures that are in the index already, and are not encoded again: {left:,}")
     return new
-
-
-def _is_text(key: str) -> bool:
-    return key.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in key)
 
 
 class _Folder:
@@ -153,6 +158,7 @@ def embedded(
     options: PictureOptions,
     learn: bool,
     tag_separator: str | None,
+    metadata: Sequence[str],
     split_note: Callable[[str], object] | None,
 ) -> tuple[Path, object]:
     """The folder of the features of pictures, and what keeps it while it is needed.
@@ -169,7 +175,10 @@ def embedded(
         )
     kept: _Folder | None = _Folder() if options.folder is None else None
     folder = kept.path if kept is not None else Path(os.fsdecode(options.folder or ""))
-    done = embed_pictures(paths, options, folder, tag_separator=tag_separator, split_note=split_note)
+    of_tags = [name for name in metadata if name not in SIZES]
+    done = embed_pictures(
+        paths, options, folder, tag_separator=tag_separator, metadata=of_tags, split_note=split_note
+    )
     if (line := left_out(done)) is not None:
         report = folder / REPORT
         options.note(f"{line}; {display_path(report)} lists them" if kept is None else _first(line, report))

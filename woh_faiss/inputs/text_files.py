@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,31 +10,32 @@ from woh_faiss import budget, validate
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.io.npz import damage
+from woh_faiss.io.path_kind import path_kind
 from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
 
 from . import arrow_values as values
-from .arrow import is_arrow, open_table
-from .columns import Columns, choose, choose_one
-
-#: Names of tables that are text.
-_DELIMITED, _JSON = {".csv": ",", ".tsv": "\t"}, (".jsonl", ".ndjson")
+from .columns import Columns, check_metadata, choose, choose_one
+from .text_table import read_table
 
 
 class Texts(NamedTuple):
-    """n texts, and of each its key or id and its tags, where the file has them.
+    """n texts, and of each its key or id and its tags, where the file has them; Arrow arrays of metadata.
 
-    `column` is what the texts are called in their table, None for lines.
+    `told` is a line about the columns that were taken, None for lines.
     """
 
     texts: list[str]
     keys: list[str] | None
     ids: list[int] | None
     tags: list[list[str]] | None
-    column: str | None
+    metadata: dict[str, Any]
+    told: str | None
 
 
-def read_texts(path: Path, wanted: Columns, text: str | None, split_as: TagTexts) -> Texts:
+def read_texts(
+    path: Path, wanted: Columns, text: str | None, split_as: TagTexts, metadata: Sequence[str] = ()
+) -> Texts:
     """The texts in a file: a line each, or a column of Parquet, Arrow, CSV, TSV or JSON lines.
 
     Parameters
@@ -45,6 +47,8 @@ def read_texts(path: Path, wanted: Columns, text: str | None, split_as: TagTexts
         Name of the column of texts; without it the usual names of captions.
     split_as : TagTexts
         How texts of a column of tags become tags.
+    metadata : sequence of str
+        Names of columns that go along.
 
     Raises
     ------
@@ -52,40 +56,17 @@ def read_texts(path: Path, wanted: Columns, text: str | None, split_as: TagTexts
         The file is missing or damaged, a text is missing, or the columns are not clear.
     """
     where = display_path(path)
-    if not path.is_file():
+    if path_kind(path) != "file":
         raise InputError(f"{where} is no file; give texts, a line each, or a table with a column of them")
     with budget.reading(where), damage(where):
-        with path.open("rb") as stream:
-            start = stream.read(8)
-        table = _table(path, start)
+        table = read_table(path, where)
         if table is None:
             if text:
                 raise InputError(f"{where} has no columns: its lines are the texts; leave --text-column out")
-            return Texts(_lines(path, where), None, None, None, None)
-        return _of_table(table, where, wanted, text, split_as)
-
-
-def _table(path: Path, start: bytes) -> Any:
-    """The whole file as an Arrow table; None for lines of text."""
-    if is_arrow(start):
-        table = open_table(path)
-        names = [
-            name
-            for name in table.schema.names
-            if values.kind(table.schema.field(name).type) not in ("vectors", "other")
-        ]
-        return next(table.tables(names, None), table.schema.empty_table().select(names))
-    suffix = path.suffix.lower()
-    if suffix not in (*_DELIMITED, *_JSON):
-        return None
-    budget.take(4 * path.stat().st_size, "a table of texts")
-    from pyarrow import csv, json
-
-    if suffix in _JSON:
-        return json.read_json(path)
-    return csv.read_csv(
-        path, parse_options=csv.ParseOptions(delimiter=_DELIMITED[suffix], newlines_in_values=True)
-    )
+            if metadata:
+                raise InputError(f"{where} has no columns for --metadata: its lines are the texts")
+            return Texts(_lines(path, where), None, None, None, {}, None)
+        return _of_table(table, where, wanted, text, split_as, metadata)
 
 
 def _lines(path: Path, where: str) -> list[str]:
@@ -98,10 +79,18 @@ def _lines(path: Path, where: str) -> list[str]:
     return _full([line.removesuffix("\r") for line in lines if path.stat().st_size], where)
 
 
-def _of_table(table: Any, where: str, wanted: Columns, text: str | None, split_as: TagTexts) -> Texts:
+def _of_table(
+    table: Any,
+    where: str,
+    wanted: Columns,
+    text: str | None,
+    split_as: TagTexts,
+    metadata: Sequence[str],
+) -> Texts:
     offered = values.offers(table.schema)
     name = text or _caption(where, offered)
     choose_one(where, "tags", offered, name)  # that it is there, and text
+    check_metadata(where, offered, metadata)
     rest = [offer for offer in offered if offer.name != name]
     columns = choose(where, rest, wanted._replace(features=""))
     known = values_of(table, name, where)
@@ -111,7 +100,10 @@ def _of_table(table: Any, where: str, wanted: Columns, text: str | None, split_a
     if columns.tags is not None:
         lists: TagLists = values.tags(table.column(columns.tags), columns.tags, split_as)
         tags = [lists.of_row(row) for row in range(len(lists))]
-    return Texts(_full(known, where), keys, ids, tags, name)
+    found = {"texts": name, "tags": columns.tags, "id": columns.id, "key": columns.key}
+    told = ", ".join(f"{role} from {column!r}" for role, column in found.items() if column is not None)
+    more = {column: table.column(column).combine_chunks() for column in metadata}
+    return Texts(_full(known, where), keys, ids, tags, more, f"{where}: {told}")
 
 
 def values_of(table: Any, name: str, where: str) -> list[str]:

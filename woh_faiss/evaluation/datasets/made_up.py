@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from woh_faiss.errors import InputError
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.tags.tag_lists import TagLists
 from woh_faiss.validate import whole_number
 
 #: Of `random_tags`: classes of features, tags there are.
 _CLASSES, _WORDS = 20, 200
-#: Of `fine_tags`: tags of an item.
-_NEAREST = 2
+#: Of `fine_tags`: tags of an item, and items at most.
+_NEAREST, MOST = 2, 20_000
 
 
 def random_tags(n: int, d: int = 64, *, seed: int = 0) -> Chunk:
@@ -70,9 +71,11 @@ def fine_tags(n: int, d: int = 8, *, seed: int = 0) -> Chunk:
     Raises
     ------
     InputError
-        n, d or seed is out of its range.
+        n, d or seed is out of its range; n above `MOST`, for each item is compared with each landmark.
     """
     n, d = whole_number(n, "n", 1), whole_number(d, "d", 1)
+    if n > MOST:
+        raise InputError(f"n is {n}, expected at most {MOST}: each item is compared with n landmarks")
     rng = np.random.default_rng((whole_number(seed, "seed", 0), 1))
     landmarks, places, X = (rng.normal(size=(m, d)) for m in (n, max(1, n // 4), n))
     tags = [[f"place{place}" for place in row] for row in _nearest(X, landmarks, _NEAREST).tolist()]
