@@ -62,7 +62,7 @@ def items(
         if count and match is None and not (ids or keys):
             _print_count(min(len(index.ids(where)), limit or len(index)), as_json)
             return
-        named = [*ids, *(index.id_of(key) for key in keys)] if ids or keys else None
+        named = [*ids, *(item.id for item in index.items(keys=keys))] if ids or keys else None
         found = islice(_items(index, named, match, where), limit)
         if count:
             _print_count(sum(1 for _ in found), as_json)

@@ -17,7 +17,7 @@ from .options import index_option, json_option, print_json, say
 @click.command()
 @click.argument("url")
 @index_option
-@click.option("--with-tags", is_flag=True, help="Send tags, too, where the table is new.")
+@click.option("--with-tags", is_flag=True, help="Send tags and metadata, too, where the table is new.")
 @click.option(
     "--approximate",
     is_flag=True,

@@ -121,7 +121,7 @@ def test_a_newer_package_s_table():
     state = PushState("0" * 32, 16, 64, False, False)
     assert PushState.parse(state.text(), "here") == state
     with pytest.raises(EngineError, match="here was pushed to by a newer woh-faiss: upgrade woh-faiss"):
-        PushState.parse(state.text().replace('"format": 2', '"format": 3'), "here")
+        PushState.parse(state.text().replace('"format": 3', '"format": 4'), "here")
     for text in (None, "", "items of the shop", state.text().replace("identity", "who"), state.text()[:-1]):
         assert PushState.parse(text, "here") is None
 
@@ -267,10 +267,12 @@ def test_tags_are_sent_if_asked_for(server, table, url, tmp_path):
         ):
             push(index, url, with_tags=True)
         push(index, url, with_tags=True, force=True)
-        index.update(*tagged(40, n=3))
+        index.update(*tagged(40, n=3), metadata={"price": [1.5, None, -0.25], 'a"b': ["it's", "é", None]})
         push(index, url)  # what the table has decides
         items = index.items([id_ for id_, *_ in expected(index)])
         assert server.tags(table) == {item.id: item.tags for item in items}
+        values = {it.id: {name: v for name, v in it.metadata.items() if v is not None} for it in items}
+        assert server.tags(table, "metadata") == values
 
 
 def test_approximate_search(server, table, url, tmp_path):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from woh_faiss import Chunk, WOHIndex
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.inputs import open_inputs
+from woh_faiss.inputs import BadRows, open_inputs
 from woh_faiss.metadata import MOST, TYPES, MetadataColumn, fitted, metadata_of
 from woh_faiss_cli.main import main
 
@@ -93,6 +93,18 @@ def test_what_is_no_metadata_is_refused_in_one_line(values, told):
     with pytest.raises(InputError, match="metadata") as refused:
         Chunk.of(np.ones((1, 3)), metadata=values)
     assert told in str(refused.value)
+
+
+def test_metadata_follow_the_items_of_a_chunk_that_stay():
+    X, more = np.eye(4), {"x": ["a", "b", "c", None], "y": [1, 2, 3, 4]}
+    for policy, cells in (("skip", ["a", "c", None]), ("replace", ["b", "c", None])):
+        chunk = Chunk.of(X, ids=[7, 7, 8, 9], metadata=more, on_duplicate=policy)
+        assert chunk.metadata["x"].cells == cells
+        part = chunk.rows(np.array([2, 0]))
+        assert part.metadata["x"].cells == [None, cells[0]]
+        assert chunk.rows(slice(1, 2)).metadata["y"].cells == [3]
+    assert Chunk.of(X, metadata=more).digest().partition("+")[0] == Chunk.of(X).digest()
+    assert Chunk.of(X, metadata=more).digest() != Chunk.of(X, metadata=more | {"y": [1, 2, 3, 5]}).digest()
 
 
 numbers = st.one_of(
@@ -305,6 +317,42 @@ def test_every_format_gives_the_same_metadata(tmp_path):
             open_inputs([tmp_path / name], metadata=["nothing"], chunk_size=5)
     expected = [{"price": i / 4, "year": i, "public": i % 2 == 0, ODD: f"x{i}"} for i in range(40)]
     assert found == dict.fromkeys(found, expected)
+
+
+def test_variables_of_matlab(tmp_path):
+    from scipy.io import savemat
+
+    X, _ = tagged(0, n=4)
+    names = np.array(["a", "b", "", "d"], object)
+    savemat(tmp_path / "a.mat", {"features": X, "price": [[1.5], [2], [np.nan], [4]], "name": names[:, None]})
+    (chunk,) = open_inputs([tmp_path / "a.mat"], metadata=["price", "name"])
+    assert {name: it.cells for name, it in chunk.metadata.items()} == {
+        "price": [1.5, 2.0, None, 4.0],
+        "name": ["a", "b", "", "d"],
+    }
+    with pytest.raises(InputError, match=r"a\.mat.* has no variable 'nothing' for --metadata"):
+        open_inputs([tmp_path / "a.mat"], metadata=["nothing"])
+
+
+def test_names_of_folders_and_bad_rows(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    X, _ = tagged(0, n=3)
+    for place in ("fr", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / "d" / f"country={place}").mkdir(parents=True)
+        rows = [*X[:2].tolist(), [float("nan"), *X[2].tolist()[1:]]]
+        parquet.write_table(
+            pa.table({"features": rows, "size": [1, 2, 3]}), tmp_path / "d" / f"country={place}" / "a.parquet"
+        )
+    bad = BadRows()
+    chunks = list(open_inputs([tmp_path / "d"], metadata=["country", "size"], bad=bad))
+    found = [(chunk.metadata["country"].cells, chunk.metadata["size"].cells) for chunk in chunks]
+    assert sorted(found, key=str) == [(["fr"] * 2, [1, 2]), ([None] * 2, [1, 2])]
+    assert len(bad.found) == 2
+    np.savez(tmp_path / "a.npz", features=rows, size=[1, 2, 3])
+    (chunk,) = open_inputs([tmp_path / "a.npz"], metadata=["size"], bad=BadRows())
+    assert chunk.metadata["size"].cells == [1, 2]
 
 
 def test_types_of_arrow(tmp_path):

@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
+from woh_faiss.store import filtered, view
 from woh_faiss.store import where as grammar
 from woh_faiss.store.item_metadata import ColumnSlot
 from woh_faiss.tags.tag_text import normalise
@@ -237,6 +238,17 @@ def test_any_filter_is_what_brute_force_says(filled, items, tree):
 # ---- where filters go ------------------------------------------------------------------------------------
 
 
+def test_conditions_of_items_are_asked_of_few_only_where_metadata_leave_few(filled, items, monkeypatch):
+    for few in (0, 1):
+        monkeypatch.setattr(filtered, "_FEW", few)
+        for tree in (
+            ("and", ("<", "price", 20), ("tag", "beach")),
+            ("and", ("<", "year", 0), (">", "key", "photos/img")),
+        ):
+            filled.store.view.filters.clear()
+            assert filled.ids(text_of(tree)).tolist() == [it.id for it in items if truth(tree, it) is True]
+
+
 def test_every_search_answers_as_one_with_those_ids(filled):
     XQ = tagged(9, n=5)[0]
     for where in (
@@ -322,6 +334,42 @@ def test_a_reader_filters_the_state_it_is_at(tmp_path):
             assert answers() == [[id_ for id_ in ids if id_ not in gone] for ids in before]
             reader.refresh()
             assert set(reader.ids("size < 10").tolist()) == {*before[0], 7, 80} - {3, 40, 4, 41}
+
+
+def test_after_a_refresh_only_new_items_are_asked_about(tmp_path, monkeypatch):
+    wheres = ["size < 10", "size < 10 and 'sea' in tags", "not size < 35 or 'hill' in tags", "size is null"]
+    asked = []
+    with (
+        WOHIndex.create(tmp_path / "i", **SMALL, keep_models=9) as index,
+        WOHIndex.open(tmp_path / "i") as reader,
+    ):
+        index.update(*tagged(0), metadata={"size": np.arange(40)})
+        steps = [
+            lambda: index.update(*tagged(1), metadata={"size": np.arange(40)}),
+            lambda: index.remove([1, 45]),
+            lambda: index.add(
+                tagged(2)[0][:3], ids=[4, 46, 200], metadata={"size": [99, 5, 1]}, on_duplicate="replace"
+            ),
+            lambda: index.add(tagged(2)[0][:3]),
+            index.compact,
+            lambda: index.add(tagged(3)[0][:3], metadata={"size": [3, None, 99]}),
+            lambda: index.rollback(2),
+            lambda: index.update(*tagged(4), metadata={"size": np.arange(40)}),
+        ]
+        monkeypatch.setattr(
+            view, "matching", lambda *given: asked.append(given[-1]) or filtered.matching(*given)
+        )
+        for step in [lambda: None, *steps]:
+            step()
+            reader.refresh()
+            found = [reader.ids(where).tolist() for where in wheres]
+            again = [reader.ids(where).tolist() for where in wheres]
+            with WOHIndex.open(tmp_path / "i") as fresh:
+                assert found == again == [fresh.ids(where).tolist() for where in wheres]
+        carried = [0 if first is None else len(first) for first in asked]
+        # Each state asks four filters, then a fresh reader does.
+        assert [carried[at] for at in range(0, len(carried), 8)] == [0, 40, 80, 80, 83, 0, 82, 0, 76]
+        assert len(carried) == 8 * 9
 
 
 def test_removing_what_a_filter_lets_through(tmp_path):

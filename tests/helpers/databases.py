@@ -76,9 +76,9 @@ class PostgresServer:
         bits = lambda text: np.packbits(np.array(list(text), np.uint8), bitorder="little").tobytes()  # noqa: E731
         return [(id_, bits(code), key, at) for id_, code, key, at in self.run.execute(select)]
 
-    def tags(self, table):
-        """Each id's tags."""
-        return dict(self.run.execute(f"SELECT id, tags FROM {table}").fetchall())  # noqa: S608
+    def tags(self, table, column="tags"):
+        """Each id's tags, or metadata."""
+        return dict(self.run.execute(f"SELECT id, {column} FROM {table}").fetchall())  # noqa: S608
 
     def make_foreign(self, table):
         """A table that somebody else made."""
@@ -124,9 +124,9 @@ class MilvusServer:
         rows = sorted(self._all(table, ["id", "code", "key", "round", "seq"]), key=lambda row: row["seq"])
         return [(row["id"], row["code"][0], row["key"] or None, row["round"]) for row in rows]
 
-    def tags(self, table):
-        """Each id's tags."""
-        return {row["id"]: row["tags"] for row in self._all(table, ["id", "tags"])}
+    def tags(self, table, column="tags"):
+        """Each id's tags, or metadata."""
+        return {row["id"]: row[column] for row in self._all(table, ["id", column])}
 
     def make_foreign(self, table):
         """A collection that somebody else made."""

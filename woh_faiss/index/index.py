@@ -528,8 +528,8 @@ class WOHIndex:
             call reads the ids of the index once; a selector is evaluated for each, about a second a million.
         where : str, optional
             Only items that this filter of metadata, tags, id and key lets through are answers, such as
-            ``price < 20 and 'beach' in tags``: see docs/filters.md. The newest few filters are remembered
-            until the state changes.
+            ``price < 20 and 'beach' in tags``: see docs/filters.md. What the newest few filters let
+            through is remembered.
         params : faiss.SearchParameters, optional
             Its selector, in place of `allow`.
         ann : "ivf", optional
@@ -927,7 +927,9 @@ class WOHIndex:
         if keys is not None:
             if ids is not None:
                 raise InputError("ids and keys are both given; give one of them")
-            ids = [self.id_of(key) for key in validate.texts(keys, "keys")]
+            wanted = validate.texts(keys, "keys")
+            known = view.ids_of_keys(wanted)
+            ids = [known[key] if key in known else self.id_of(key) for key in wanted]
         if ids is None:
             return view.items(self.ids(where)[:limit])
         found = view.items(ids)
@@ -975,6 +977,11 @@ class WOHIndex:
                 f"{f'did you mean {near}? ' if near else ''}'woh-index items' lists the keys there are"
             )
         return found
+
+    @property
+    def metadata_types(self) -> dict[str, str]:
+        """The columns of metadata by name: integer, real, text, boolean, date or datetime."""
+        return self._store.metadata_types()
 
     def rounds(self) -> list[Round]:
         """One record a committed round, oldest first."""

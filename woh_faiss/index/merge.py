@@ -23,7 +23,7 @@ from woh_faiss.errors import InputError, StoreError
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.instance import ENOUGH
 from woh_faiss.metadata import MetadataColumn
-from woh_faiss.store import Item, Round, View, database, item_metadata, publish
+from woh_faiss.store import Item, Round, View, publish
 from woh_faiss.store.verify import Note
 from woh_faiss.tags.tag_lists import TagLists
 
@@ -211,7 +211,6 @@ def _chunks(
         found = view.find(ids[start : start + _ITEMS])
         items += [found[id_] for id_ in ids[start : start + _ITEMS] if id_ in found]
     items = [item for item in items if item.round == done.round]  # not those that replaced them
-    columns = database.read(view.folder, item_metadata.columns)
     for keyed in (True, False):
         own = [item for item in items if (item.key is not None) == keyed]
         if not own:
@@ -227,14 +226,12 @@ def _chunks(
             TagLists.from_lists([item.tags for item in own]),
             ids=None if new_ids else np.array([item.id for item in own], np.int64),
             keys=[str(item.key) for item in own] if keyed else None,
-            metadata={it.name: _column(it, own) for it in columns} or None,
+            metadata={name: _column(name, type_, own) for name, type_ in index.metadata_types.items()},
         )
         yield chunk, [None if item.trust == 1 else item.trust for item in own]
 
 
-def _column(column: item_metadata.ColumnSlot, items: list[Item]) -> MetadataColumn:
-    """A column of metadata of some items, as it is stored."""
-    cells = [item.metadata.get(column.name) for item in items]
-    if column.type == "boolean":
-        cells = [None if cell is None else int(cell) for cell in cells]
-    return MetadataColumn(column.type, cells)
+def _column(name: str, type_: str, items: list[Item]) -> MetadataColumn:
+    """The cells of a column of metadata."""
+    values = [item.metadata.get(name) for item in items]
+    return MetadataColumn(type_, [int(v) if isinstance(v, bool) else v for v in values])

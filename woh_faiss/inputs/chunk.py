@@ -128,7 +128,7 @@ class Chunk:
             keys=None if keys is None else _item_keys(keys, n, once),
             labels=None if labels is None else _multi_hot(labels, n),
             groups=None if groups is None else _item_groups(groups, n),
-            metadata=None if metadata is None else metadata_of(metadata, n),
+            metadata=None if metadata is None else metadata_of(metadata, n) or None,
         )
         if once:
             return chunk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from .candidates import Asked, Bytes, Found, Ids
 #: What a table's state begins with, so that nobody's own comment is taken for one.
 _MARK = "woh-faiss push "
 #: Raised with every change of the tables that an older package could not push to, or search.
-FORMAT = 2
+FORMAT = 3
 #: The URLs there are, for messages.
 EXAMPLES = {
     "postgresql": "postgresql://user@host:5432/db?table=items",
@@ -52,7 +52,7 @@ class PushState:
     learned, instance : int
         Bits of each half of a code.
     tags : bool
-        Whether there is a column of tags.
+        Whether there are columns of tags and of metadata.
     approximate : bool
         Whether searches go through an index that may miss neighbours.
     at, goal : Mark
@@ -114,6 +114,8 @@ class CodeRows:
         first, of byte ``j // 8``.
     keys : list of str or None
     tags : list of list of str, or None where the table has none
+    metadata : list of dict
+        Values by name of their column; a table has them where it has tags.
     """
 
     ids: Ids
@@ -124,6 +126,7 @@ class CodeRows:
     instance: Bytes
     keys: Sequence[str | None]
     tags: Sequence[Sequence[str]] | None
+    metadata: Sequence[Mapping[str, Any]] = ()
 
 
 class Engine(Protocol):

@@ -141,7 +141,7 @@ class Milvus:
             # Milvus Lite fails where a search is to give a binary vector.
             columns["hex"] = kind.VARCHAR, {"max_length": (state.learned + state.instance) // 4}
             if state.tags:
-                columns["tags"] = kind.JSON, {}
+                columns["tags"] = columns["metadata"] = kind.JSON, {}
             index: dict[str, Any] = {"index_type": "BIN_FLAT"}
             halves = {"learned": state.learned, "instance": state.instance}
             if state.approximate:
@@ -208,6 +208,7 @@ class Milvus:
                 columns[half] = list(binary.unpack(codes).astype(np.float16))
         if rows.tags is not None:
             columns["tags"] = [list(tags) for tags in rows.tags]
+            columns["metadata"] = [dict(held) for held in rows.metadata]
         with self._failures():
             self._run.upsert(
                 self._name,

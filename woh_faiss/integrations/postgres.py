@@ -7,6 +7,7 @@ the highest bounds; the lowest of these bounds is one for all other rows.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -115,7 +116,7 @@ class Postgres:
         """See `Engine.create`; committed with the first step."""
         columns = "id bigint PRIMARY KEY, seq bigint NOT NULL, round integer NOT NULL, stamp bigint NOT NULL"
         columns += "".join(f", {half} bit({bits}) NOT NULL" for half, bits in _halves(state)) + ", key text"
-        columns += ", tags text[] NOT NULL" if state.tags else ""
+        columns += ", tags text[] NOT NULL, metadata jsonb NOT NULL" if state.tags else ""
         with self._failures():
             self._run.execute("BEGIN")
             self._run.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -156,6 +157,7 @@ class Postgres:
                 columns[half] = _bit_strings(codes)
         if rows.tags is not None:
             columns["tags"] = [list(tags) for tags in rows.tags]
+            columns["metadata"] = [json.dumps(held) for held in rows.metadata]
         with self._failures():
             copy = self._compose(f"COPY {{table}} ({', '.join(columns)}) FROM STDIN")
             with self._run.cursor() as cursor, cursor.copy(copy) as sending:

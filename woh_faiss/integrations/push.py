@@ -61,7 +61,7 @@ def push(
     url : str
         ``postgresql://user@host:5432/db?table=items`` or ``milvus://host:19530/collection``: docs/engines.md.
     with_tags : bool
-        Send the items' tags, too, where the table is new.
+        Send the items' tags and metadata, too, where the table is new.
     approximate : bool
         Where the table is new, have it searched through an index that is faster and may miss neighbours: HNSW
         in PostgreSQL, IVF in Milvus.

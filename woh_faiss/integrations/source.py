@@ -99,6 +99,11 @@ class CodeSource:
             packed[:, middle:],
             [item.key for item in found],
             [item.tags for item in found] if tags else None,
+            [
+                # Without the missing ones: a column that comes later does not change rows that are there.
+                {name: value for name, value in item.metadata.items() if value is not None}
+                for item in found
+            ],
         )
 
     def live(self, ids: Ids) -> NDArray[np.bool_]:

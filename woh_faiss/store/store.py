@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from woh_faiss import validate
 from woh_faiss.errors import InputError, StoreError
 
-from . import catalog, database, files, fork_safety, schema
+from . import catalog, database, files, fork_safety, item_metadata, schema
 from .ann_search import AnnCache, AnnScan
 from .model import Model
 from .records import Round, Snapshot, TagRow
@@ -241,6 +241,10 @@ class Store:
 
     def _rewritten(self) -> StoreError:
         return StoreError(f"the codes of {self.path} were rewritten meanwhile; try again")
+
+    def metadata_types(self) -> dict[str, str]:
+        """Types of the columns of metadata by name, as of the newest commit."""
+        return {it.name: it.type for it in self.ask(item_metadata.columns)}
 
     def doubted(self, most: int) -> list[int]:
         """Ids of the items whose tags are trusted least, the least first."""

@@ -37,6 +37,13 @@ _FILTERS = 4
 _CHECKED = 1 << 20
 
 
+class Filtered(NamedTuple):
+    """The rows that a filter lets through, removed ones among them, and a search among the others."""
+
+    rows: NDArray[np.bool_]
+    scan: Scan
+
+
 class Where(NamedTuple):
     """A filter, and the form in which it compares tags: see `where.compiled`."""
 
@@ -65,8 +72,8 @@ class View:
         Of `mapped`, made when searches are worth it.
     checks : RowChecks
         What of `mapped` and `ids` was compared with what was written.
-    filters : dict of str to Scan
-        Of the newest `_FILTERS` filters.
+    filters, earlier_filters : dict of str to Filtered
+        What the newest `_FILTERS` filters let through, here and in the state before.
     """
 
     folder: Path
@@ -79,7 +86,8 @@ class View:
     anchors: Npy | None
     packed: PackedCopies = field(repr=False, compare=False)
     checks: RowChecks = field(repr=False, compare=False)
-    filters: dict[str, Scan] = field(repr=False, compare=False, default_factory=dict)
+    filters: dict[str, Filtered] = field(repr=False, compare=False, default_factory=dict)
+    earlier_filters: dict[str, Filtered] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path, config: dict[str, Any], d: int, snapshot: Snapshot, dead: DeadRows) -> View:
@@ -103,9 +111,12 @@ class View:
         checks = RowChecks(self.folder, self.mapped.codes, self.ids, load, earlier.checks)
         if list(earlier.packed):
             checks.everything()
+        # What a filter says of a row stays true: of rows that are there it is not asked again.
+        filters = {**earlier.earlier_filters, **earlier.filters}
         return replace(
             self,
             filters={},
+            earlier_filters=dict(list(filters.items())[-_FILTERS:]),
             packed=earlier.packed.extended(self.mapped.codes, checks.everything),
             checks=checks,
         )
@@ -155,9 +166,13 @@ class View:
         """The id of the item with this key, None if no item has it."""
         return next(iter(self._found("key", [key])), None)
 
+    def ids_of_keys(self, keys: Iterable[str]) -> dict[str, int]:
+        """The ids of the items with these keys, by key, without those that are not there."""
+        return {str(item.key): id_ for id_, item in self._found("key", sorted({*keys})).items()}
+
     def known_keys(self, keys: Iterable[str]) -> set[str]:
         """Those of `keys` that an item has."""
-        return {item.key for item in self._found("key", [*keys]).values() if item.key is not None}
+        return {*self.ids_of_keys(keys)}
 
     def near_keys(self, key: str) -> list[str]:
         """Up to three keys like one that no item has, the likest first."""
@@ -275,17 +290,22 @@ class View:
 
     def filtered(self, where: Where) -> Scan:
         """A search among the items that a filter lets through; of the newest filters the rows are kept."""
-        scan = self.filters.pop(where.text, None) if isinstance(where.text, str) else None
-        if scan is None:
-            found = database.read(
+        known, text = self.filters, where.text if isinstance(where.text, str) else ""
+        found = known.pop(text, None)
+        if found is None:
+            before = self.earlier_filters.get(text)
+            first = None if before is None else before.rows
+            rows = database.read(
                 self.folder,
-                lambda run: matching(run, self.folder, where.text, where.form, self.snapshot, self.ids),
+                lambda run: matching(
+                    run, self.folder, where.text, where.form, self.snapshot, self.ids, first
+                ),
             )
-            scan = self.everything.among(found)
-        self.filters[where.text] = scan
-        while len(self.filters) > _FILTERS:  # other threads may take some, too
-            self.filters.pop(next(iter(self.filters)), None)
-        return scan
+            found = Filtered(rows, self.everything.among(rows))
+        known[text] = found
+        while len(known) > _FILTERS:  # other threads may take some, too
+            known.pop(next(iter(known)), None)
+        return found.scan
 
     def ids_where(self, where: Where) -> NDArray[np.int64]:
         """The ids of the items that a filter lets through, in the order of their rows."""
