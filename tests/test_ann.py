@@ -259,7 +259,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(with_ann, index):
     with pytest.raises(InputError, match="ann is 'hnsw', expected ivf, or None"):
         with_ann.search(xq, 3, ann="hnsw")
     for among in ({"allow": [1]}, {"deny": [1]}):
-        with pytest.raises(InputError, match="ann goes without allow and deny"):
+        with pytest.raises(InputError, match="ann goes without allow, deny and where"):
             with_ann.search(xq, 3, ann="ivf", **among)
     with pytest.raises(InputError, match="ann answers by score, not by 'hamming', which scans all codes"):
         with_ann.search(xq, 3, ann="ivf", by="hamming")

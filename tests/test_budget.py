@@ -416,7 +416,7 @@ def test_an_option_that_is_no_size_is_a_usage_error(tmp_path):
 def test_every_command_that_reads_files_has_the_option():
     from woh_faiss_cli.main import COMMANDS, main
 
-    readers = {"build", "update", "add", "import", "remove", "query", "evaluate", "benchmark"}
+    readers = {"build", "update", "add", "embed", "import", "remove", "query", "evaluate", "benchmark"}
     for name in COMMANDS:
         options = {option for parameter in main.get_command(None, name).params for option in parameter.opts}
         assert ("--max-memory" in options) == (name in readers), name

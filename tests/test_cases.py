@@ -51,7 +51,7 @@ def test_an_empty_index_answers_any_number_of_queries_alike(tmp_path, n):
 def test_what_search_does_not_know_is_refused(index, tmp_path):
     """Ignored, a filter would answer with everything."""
     np.save(tmp_path / "q.npy", np.ones((1, 7)))
-    for option in ("--filter", "--where", "--nprobe", "--type"):
+    for option in ("--filter", "--only", "--nprobe", "--type"):
         command = [sys.executable, "-m", "woh_faiss_cli", "query", str(tmp_path / "q.npy"), option, "1"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2

@@ -115,6 +115,10 @@ def test_an_update_encodes_new_pictures_only(here):
     assert f"pictures that are in the index already, and are not encoded again: {before}" in done.stderr
     assert "3 items appended" in done.stderr
     assert [len(chunk) for chunk in open_inputs(["kept"])] == [3]
+    toy_models.picture("red", 600).save("photos/untagged.png")
+    more = run("update", "photos", "--tags-from", "folders", "--on-duplicate", "skip")
+    assert "pictures without tags: 1 of 1" in more.stderr
+    before += 1
     again = run("update", "photos", "--tags-from", "folders", "--on-duplicate", "skip")
     assert "0 items appended" in again.stderr
     with WOHIndex.open("index.woh") as index:

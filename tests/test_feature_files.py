@@ -372,7 +372,7 @@ def test_tags_in_pictures(made, tmp_path, encoder, few):
         ("tags.csv", "path,tags\na.png,sea\n./a.png,hill\n", "twice"),
         ("tags.csv", "name,tags\na.png,sea\n", "no column of paths"),
         ("tags.csv", "path,label\na.png,sea\n", "no column of tags|no header"),
-        ("tags.csv", "path,tags\nz.png,sea\n", "gives no picture a tag; it names 'z.png'"),
+        ("tags.csv", "path,tags\nz.png,sea\n", "gives no picture a tag: it names 'z.png'"),
         ("tags.jsonl", "{\n", "JSON lines"),
         ("missing.csv", None, "does not exist"),
     ],
@@ -381,7 +381,16 @@ def test_tags_that_are_not_there_are_refused(made, tmp_path, encoder, few, name,
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=said):
-        embed(made, tmp_path / "emb", encoder, [few], tags_from=tmp_path / name)
+        embed(made, tmp_path / "emb", Stops(encoder, 0), [few], tags_from=tmp_path / name)
+
+
+def test_no_tags_anywhere_is_found_before_the_work(made, tmp_path, encoder, few):
+    shutil.rmtree(few / "in")
+    for source in ("folders", "sidecars"):
+        with pytest.raises(InputError, match=f"--tags-from {source} gives no picture a tag"):
+            embed(made, tmp_path / "emb", Stops(encoder, 0), [few], tags_from=source)
+    said = embed(made, tmp_path / "emb", encoder, [few], tags_from="keywords")[1]  # these are in the pictures
+    assert "pictures without tags: 2 of 2" in said
 
 
 # ---- texts -------------------------------------------------------------------------------------------------
@@ -480,6 +489,18 @@ def _runs(pid):
         return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
     except OSError:
         return False
+
+
+def test_a_worker_that_dies_is_one_line(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dying_encoder.py").write_text(
+        SLOW.replace("time.sleep(0.05)", "import os; os._exit(9) if len(images) == 3 else None")
+    )
+    dying = open_encoder("dying_encoder:Slow")
+    with pytest.raises(InputError, match="a worker died, perhaps for want of memory"):
+        embed(made, tmp_path / "emb", dying, workers=2, chunk_size=3)
+    with pytest.raises(InputError, match=r"cannot write features to .*: Not a directory"):
+        embed(made, made / "m.onnx" / "emb", dying)
 
 
 def test_list_pictures_is_in_natural_order(tmp_path):

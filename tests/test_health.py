@@ -152,7 +152,7 @@ def test_a_stream_that_leaves_the_anchors_is_told_with_what_to_do(tmp_path):
         np.savez(path, features=X, tags=[f"{WORDS[centre]} {WORDS[2 + int(side)]}" for side in X[:, 0] > 0])
         chunks.append(path)
     how = ("--index", tmp_path / "i.woh")
-    run("build", *chunks[:2], *how, "--bits", 16, "--anchors", 50, "--min-count", 1, "--first-sample", 0)
+    run("build", *chunks[:2], *how, "--bits", 16, "--anchors", 100, "--min-count", 1, "--first-sample", 0)
     with WOHIndex.open(tmp_path / "i.woh") as index:
         assert index.health()["warnings"] == []
     told = run("update", *chunks[2:], *how).stderr

@@ -88,6 +88,9 @@ def test_gains_by_several_tags_against_a_naive_oracle():
     W = T * np.where((n >= 2) & (n <= 16), np.log(80 / n), 0)
     W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 1e-12)
     assert found == pytest.approx(W[[3, 5, 0]] @ W[rest].T, abs=1e-6)
+    places = rng.integers(0, 60, (3, 4))
+    at = Relevance.of_tags(chunk, held_out, rest).gains_at(np.array([3, 5, 0]), places)
+    assert at == pytest.approx(np.take_along_axis(found, places, axis=1), abs=1e-6)
 
 
 def test_gains_by_labels_are_shared_labels():
@@ -121,9 +124,10 @@ def test_measures_of_a_ranking_against_naive_ones(monkeypatch):
         if q not in known:
             assert all(np.isnan([found.ndcg[q], found.chance[q], found.p10[q], found.ap[q]]))
             continue
-        other = known[known.index(q) - 1]
+        others = [known[known.index(q) - shift] for shift in range(1, 9)]
         assert found.ndcg[q] == pytest.approx(ndcg(np.array([first]), G[[q]])[0])
-        assert found.chance[q] == pytest.approx(ndcg(np.array([first]), G[[other]])[0])
+        chance = [ndcg(np.array([first]), G[[other]])[0] for other in others]
+        assert found.chance[q] == pytest.approx(np.mean(chance))
         assert found.p10[q] == pytest.approx((G[q, first] > 0).mean())
         assert found.ap[q] == pytest.approx(average_precision(D[[q]], G[[q]] > 0)[0])
     assert 0 < len(known) < 60

@@ -19,7 +19,7 @@ from woh_faiss.tags.word_vectors import WordVectors
 from woh_faiss.validate import whole_number
 
 from .baselines.faiss_yardsticks import CODEWORDS, FACTORS, ranker
-from .metrics import CELLS, average_precision, cosine, ndcg
+from .metrics import CELLS, average_precision, cosine, dcg, ideal_dcg
 from .quality import Ranking, ScoreRanking, StreamInstanceBits, own_ranks
 from .relevance import Relevance
 from .streaming import split
@@ -27,6 +27,8 @@ from .streaming import split
 Array = NDArray[Any]
 #: Answers that a person looks at.
 FIRST = 10
+#: Queries whose place a query's answers take, for chance.
+OTHERS = 8
 #: Items of a round, as `WOHIndex.build` has them.
 ROUND = 2000
 #: Names of methods.
@@ -116,7 +118,8 @@ class Measured:
         Normalised discounted cumulative gain of the first ten answers; NaN for a query to which nothing is
         relevant.
     chance : (q,) float
-        The same, had the answers to another query come: what is due to items that are relevant to many.
+        The same, had the answers to this query come to others, a mean of `OTHERS`: what is due to items that
+        are relevant to many.
     p10, ap : (q,) float
         Share of relevant items among the first ten, average precision of the whole ranking; NaN as `ndcg`.
     recall : (q,) float
@@ -222,8 +225,6 @@ def measure(
     """What a ranking of a trial's database is worth by tags or labels."""
     q, n = len(trial.Xq), len(trial.X)
     known = relevance.known
-    other = np.full(q, -1)
-    other[known] = np.roll(np.flatnonzero(known), 1)
     parts: list[tuple[Array, ...]] = []
     for rows in blocks(q, n):
         D = ranked(trial.Xq[rows])
@@ -231,12 +232,15 @@ def measure(
         gains = relevance.gains(rows)
         relevant = gains > 0
         p10 = np.take_along_axis(relevant, first, axis=1).mean(axis=1)
-        chance = ndcg(first, relevance.gains(other[rows]))
         recall = (first[:, :, None] == trial.near[rows][:, None, :]).any(axis=2).mean(axis=1)
-        parts.append((ndcg(first, gains), chance, p10, average_precision(D, relevant), recall, first))
-    ndcg10, chance, p10, ap, recall, first = (np.concatenate(each) for each in zip(*parts, strict=True))
-    for by_gains in (ndcg10, chance, p10, ap):
-        by_gains[~known] = np.nan
+        ideal = ideal_dcg(gains, first.shape[1])
+        found = dcg(np.take_along_axis(gains, first, axis=1))
+        parts.append((found, ideal, p10, average_precision(D, relevant), recall, first))
+    found, ideal, p10, ap, recall, first = (np.concatenate(each) for each in zip(*parts, strict=True))
+    ndcg10, chance = np.full(q, np.nan), np.full(q, np.nan)
+    ndcg10[known] = found[known] / ideal[known]
+    p10[~known] = np.nan
+    chance[known] = _chance(first[known], ideal[known], np.flatnonzero(known), relevance)
     ranks = own_ranks(ranked, trial.X, trial.seed)
     return Measured(
         method=method,
@@ -250,6 +254,13 @@ def measure(
         first=first,
         seconds=seconds,
     )
+
+
+def _chance(first: Array, ideal: Array, rows: Array, relevance: Relevance) -> NDArray[np.float64]:
+    """See `Measured.chance`: of the first answers to the queries in `rows`."""
+    shifts = range(1, min(OTHERS, len(rows) - 1) + 1)
+    each = [dcg(relevance.gains_at(np.roll(rows, shift), first)) / np.roll(ideal, shift) for shift in shifts]
+    return np.mean(each, axis=0) if each else np.full(len(rows), np.nan)
 
 
 def compare(

@@ -205,13 +205,21 @@ def ndcg(first: Array, gains: Array) -> NDArray[np.float64]:
     (q,) float
         0 to 1; NaN where no item has a gain.
     """
-    k = first.shape[1]
-    discount = 1 / np.log2(np.arange(2, k + 2))
-    most = -np.sort(-(gains if gains.shape[1] <= k else -np.partition(-gains, k - 1, axis=1)[:, :k]), axis=1)
-    ideal = most @ discount
+    ideal = ideal_dcg(gains, first.shape[1])
     out = np.full(len(first), np.nan)
-    np.divide(np.take_along_axis(gains, first, axis=1) @ discount, ideal, out=out, where=ideal > 0)
+    np.divide(dcg(np.take_along_axis(gains, first, axis=1)), ideal, out=out, where=ideal > 0)
     return out
+
+
+def dcg(gains: Array) -> NDArray[np.float64]:
+    """Σ gain / log₂(1 + rank) of answers in order: gains (q, k) to (q,)."""
+    return np.asarray(gains @ (1 / np.log2(np.arange(2, gains.shape[1] + 2))))
+
+
+def ideal_dcg(gains: Array, k: int) -> NDArray[np.float64]:
+    """The most that `dcg` can be of k items: gains (q, n) of a database to (q,)."""
+    most = gains if gains.shape[1] <= k else -np.partition(-gains, k - 1, axis=1)[:, :k]
+    return dcg(-np.sort(-most, axis=1))
 
 
 def query_blocks(

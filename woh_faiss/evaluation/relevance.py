@@ -94,6 +94,12 @@ class Relevance:
         carried = np.asarray(self.items.sum(axis=0)).ravel()
         return np.asarray(self.queries @ carried > 0)
 
+    def gains_at(self, rows: Rows, places: Rows) -> NDArray[np.float32]:
+        """Gains of some items, (m, k) places, for m queries: (m, k)."""
+        each = np.repeat(rows, places.shape[1])
+        product = np.asarray(self.queries[each].multiply(self.items[places.ravel()]).sum(axis=1))
+        return np.asarray(product if self.graded else product > 0, np.float32).reshape(places.shape)
+
     def gains(self, rows: NDArray[Any] | slice) -> NDArray[np.float32]:
         """Gains of all items for some of the queries: (rows, n)."""
         product = (self.queries[rows] @ self.items.T).toarray()

@@ -154,20 +154,23 @@ class PictureTags:
         names = (file.key, os.path.normpath(file.path), os.path.relpath(file.path, self._folder))
         return next((name for name in names if name in self._rows), None)
 
-    def notes(self, n: int) -> list[str]:
-        """What to say of the tags of n pictures.
+    def check(self, files: Sequence[PictureFile]) -> None:
+        """Before hours of encoding: InputError where no picture can have a tag, as far as names tell."""
+        if self.source == KEYWORDS:
+            return
+        if self.source == FOLDERS:
+            some, why = any(Path(file.key).parent.name for file in files), "they are in no folder below it"
+        elif self.source == SIDECARS:
+            beside = (name for file in files for name in _beside(file.path))
+            some, why = any(path_kind(name) is not None for name in beside), "no such file is beside one"
+        else:
+            some = any(self._rows.get(self._name(file) or "") for file in files)
+            why = f"it names {short(next(iter(self._rows)))}, ..." if self._rows else "it has no rows"
+        if not some:
+            raise InputError(f"--tags-from {display_path(self.source)} gives no picture a tag: {why}")
 
-        Raises
-        ------
-        InputError
-            None of them has a tag.
-        """
-        if self.without == n:
-            example = f" it names {short(next(iter(self._rows)))}, ..." if self._rows else ""
-            raise InputError(
-                f"--tags-from {display_path(self.source)} gives no picture a "
-                f"tag;{example or ' look where they are'}"
-            )
+    def notes(self, n: int) -> list[str]:
+        """What to say of the tags of n pictures."""
         lines = [f"pictures without tags: {self.without:,} of {n:,}"] if self.without else []
         if unused := len(self._rows) - len(self._used):
             lines.append(
@@ -194,23 +197,29 @@ class PictureTags:
 
 def _sidecar(path: Path) -> str | list[str]:
     """The text or the tags beside a picture; "" where nothing is."""
-    for end in BESIDE:
-        for name in (path.with_suffix(end), path.with_name(path.name + end)):
-            try:
-                with plain_file(name) as file:
-                    data = file.read(_LARGEST + 1)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise InputError(f"{display_path(name.name)}: {error.strerror or error}") from None
-            if len(data) > _LARGEST:
-                raise InputError(f"{display_path(name.name)} is larger than {_LARGEST >> 20} MiB")
-            try:
-                text = data.decode("utf-8-sig")
-                return _of_json(json.loads(text)) if end == ".json" else " ".join(text.split())
-            except (ValueError, RecursionError):
-                raise InputError(f"{display_path(name.name)} is not {end[1:]} in UTF-8 with tags") from None
+    for name in _beside(path):
+        try:
+            with plain_file(name) as file:
+                data = file.read(_LARGEST + 1)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(f"{display_path(name.name)}: {error.strerror or error}") from None
+        if len(data) > _LARGEST:
+            raise InputError(f"{display_path(name.name)} is larger than {_LARGEST >> 20} MiB")
+        try:
+            text = data.decode("utf-8-sig")
+            return _of_json(json.loads(text)) if name.suffix == ".json" else " ".join(text.split())
+        except (ValueError, RecursionError):
+            raise InputError(
+                f"{display_path(name.name)} is not {name.suffix[1:]} in UTF-8 with tags"
+            ) from None
     return ""
+
+
+def _beside(path: Path) -> list[Path]:
+    """The files that may say something of a picture, the first of which does."""
+    return [name for end in BESIDE for name in (path.with_suffix(end), path.with_name(path.name + end))]
 
 
 def _of_json(found: Any) -> str | list[str]:

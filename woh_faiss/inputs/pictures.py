@@ -113,6 +113,8 @@ def embed_pictures(
     )
     beside = () if tags is None else tags.beside
     files = list_pictures([Path(os.fsdecode(path)) for path in paths], beside, options.note)
+    if tags is not None:
+        tags.check(files)
     if options.known is not None:
         files = _new(files, options.known, options.note)
     encoder = options.opened_encoder()

@@ -76,7 +76,7 @@ class WOH:
         shuffled stream. 0 in round 1, of a random start, and where nothing was learned from.
     covered_ : float
         Share of the items it learned from that are near an anchor: about 0.9 if they are like the first
-        items, of which anchors are drawn; 1 where nothing was learned from.
+        items, of which anchors are drawn; 1 where nothing was learned from, and with fewer than 100 anchors.
     adapted_ : bool
         Whether the latest chunk was so unlike the items so far that its codes got directions of their own.
     vocabulary_ : Vocabulary

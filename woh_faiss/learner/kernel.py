@@ -28,8 +28,8 @@ _FAR = 16
 _CACHED = 64
 #: Share of items that are near an anchor, in a stream that stays as it was.
 NEAR = 0.9
-#: Anchors that are compared with all of them for that.
-_ASKED = 256
+#: Anchors that are compared with all of them for that, and how many tell it well enough.
+_ASKED, _TELLING = 256, 100
 #: Squared lengths that float32 products stay finite with.
 _HUGE = 1e30
 
@@ -157,8 +157,10 @@ class Kernel:
     def near(self) -> float:
         """Similarity to the nearest other anchor that `NEAR` of the anchors have: beyond it items are near.
 
-        Of `_ASKED` of them, evenly spaced; 0 for a single anchor.
+        Of `_ASKED` of them, evenly spaced; 0 for fewer than `_TELLING`.
         """
+        if len(self.A) < _TELLING:
+            return 0.0
         asked = np.linspace(0, len(self.A) - 1, min(len(self.A), _ASKED)).astype(np.intp)
         K = self.similarities(self.A[asked])
         K[np.arange(len(asked)), asked] = 0
