@@ -22,6 +22,9 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
         found.append(("encoder", f"{encoder['name']} ({encoder['fingerprint'][:12]})"))
     found.append(("tags", f"{facts['tags_known']:,} learned from, {facts['tags_seen']:,} seen"))
     found.append(("tags most used", ", ".join(f"{tag} ({count:,})" for tag, count in facts["tags_top"])))
+    if facts["metadata"]:
+        columns = [f"{name} ({type_})" for name, type_ in facts["metadata"].items()]
+        found.append(("metadata", ", ".join(columns)))
     found.append(("bytes", ", ".join(f"{name} {size:,}" for name, size in facts["sizes"].items())))
     return found + [(f"approximate {made['kind']}", _ann(made)) for made in facts["ann"]]
 

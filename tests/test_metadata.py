@@ -399,6 +399,8 @@ def test_commands_take_and_show_them(tmp_path):
     assert lines[3]["metadata"] == {"price": 0.75, ODD: "x3"}
     lines = run.invoke(main, ["query", "--id", "3", "-k", "2", "--json", *at]).stdout.splitlines()
     assert json.loads(lines[0])["metadata"][ODD].startswith("x")
+    facts = run.invoke(main, ["info", *at]).stdout
+    assert f"metadata\tprice (real), {ODD} (text)\n" in facts
     done = run.invoke(main, ["add", str(tmp_path / "a.npz"), *at, "--metadata", "tags"])
     assert (done.exit_code, done.stderr) == (
         1,

@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
-from woh_faiss.store import filtered, view
+from woh_faiss.store import NewRound, filtered, view
 from woh_faiss.store import where as grammar
 from woh_faiss.store.item_metadata import ColumnSlot
 from woh_faiss.tags.tag_text import normalise
@@ -334,6 +334,40 @@ def test_a_reader_filters_the_state_it_is_at(tmp_path):
             assert answers() == [[id_ for id_ in ids if id_ not in gone] for ids in before]
             reader.refresh()
             assert set(reader.ids("size < 10").tolist()) == {*before[0], 7, 80} - {3, 40, 4, 41}
+
+
+def test_a_reader_whose_rows_were_coded_anew_filters_what_was_there(tmp_path):
+    """Earlier versions of an item, removed before, are still in the catalogue then."""
+    with WOHIndex.create(tmp_path / "i", **SMALL) as index:
+        index.update(*tagged(0), metadata={"size": np.arange(40), "color": ["red"] * 40})
+        X = tagged(1)[0]
+        index.add(X[:2], ids=[4, 5], metadata={"size": [99, 5]}, on_duplicate="replace")
+        index.remove([6])
+        with WOHIndex.open(tmp_path / "i") as reader:
+            wheres = (
+                "size < 10",
+                "size < 10 and not 'snow' in tags",
+                "color = 'red'",
+                "color is null or size = 4",
+            )
+
+            def answers():
+                reader.store.view.filters.clear()
+                return [reader.ids(where).tolist() for where in wheres]
+
+            before = answers()
+            assert before[0] == [0, 1, 2, 3, 7, 8, 9, 5]
+            width = index.store.d // 8
+            with index.store.writing() as writing:
+                codes = np.zeros((index.store.snapshot.rows, width), np.uint8)
+                none = np.empty((0, width), np.uint8)
+                writing.commit(NewRound("encoded", none, recoded=codes))
+            assert answers() == before
+            index.remove([7])
+            index.add(X[:2], ids=[8, 9], metadata={"size": [99, 99]}, on_duplicate="replace")
+            assert answers() == before
+            reader.refresh()
+            assert answers()[0] == [0, 1, 2, 3, 5]
 
 
 def test_after_a_refresh_only_new_items_are_asked_about(tmp_path, monkeypatch):

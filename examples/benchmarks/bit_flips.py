@@ -96,7 +96,11 @@ def made(path: Path, n: int = 300) -> list[list[str]]:
         for number, size in enumerate(sizes):
             X, tags = drawn(size)
             act = index.add if number == 2 else index.update
-            act(X, tags, keys=keys(first, size))
+            metadata = {
+                "year": np.arange(first, first + size),
+                "place": [f"place {i % 9}" for i in range(size)],
+            }
+            act(X, tags, keys=keys(first, size), metadata=metadata)
             first += size
         index.remove([5, n // 2 + 1])
         index.compact()

@@ -69,6 +69,7 @@ def info(
         "tags_seen": len(seen),
         "tags_known": sum(known for _, _, known in seen),
         "tags_top": [(tag, count) for tag, count, _ in seen[:n_tags]],
+        "metadata": store.metadata_types(),
         "ann": [{**asdict(made), "behind": snapshot.rows - made.rows} for made in snapshot.ann],
         "sizes": store.sizes(),
         "history": [asdict(round_) for round_ in store.rounds()],

@@ -110,14 +110,19 @@ def _rows(
 
 
 def _ids(connection: sqlite3.Connection, condition: Condition, seen: Snapshot) -> NDArray[np.int64]:
-    """Ids of items that came no later than `seen`, whose rows have other numbers now."""
+    """Ids of items that were there in the state `seen`, whose rows have other numbers now."""
     condition = Condition(condition.sql, condition.values, frozenset("im"))
     rows: list[Any] = []
-    for table in ("items", "removed"):
-        rows += connection.execute(_select("i.id, i.round", condition, table), condition.values).fetchall()
+    for table, removed in (("items", "NULL"), ("removed", "i.removed")):
+        select = _select(f"i.id, i.round, {removed}", condition, table)
+        rows += connection.execute(select, condition.values).fetchall()
     kinds = cell_types.some(cell_types.ROUND, "round", "time")
     times = dict(cell_types.all_typed("rounds", connection.execute("SELECT round, time FROM rounds"), kinds))
-    kept = [(id_,) for id_, number in rows if times.get(number, inf) <= seen.time]
+    kept = [
+        (id_,)
+        for id_, number, removed in rows
+        if times.get(number, inf) <= seen.time and (removed is None or times.get(removed, inf) > seen.time)
+    ]
     return np.array(cell_types.all_typed("items", kept, {"id": cell_types.COUNT}), np.int64).reshape(-1)
 
 
