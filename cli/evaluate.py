@@ -235,8 +235,6 @@ def evaluate(
             )
 
         _refuse(context, _BY_LABELS, "with labels, and the data have none")
-        if labels is None:
-            noted("there are no labels of all items, so tags tell what is relevant")
         verdict.run(
             data,
             verdict.VerdictOptions(
@@ -251,6 +249,7 @@ def evaluate(
                 html=html,
                 images=images,
                 of=chunks[0].name if len(chunks) == 1 else f"{len(chunks)} inputs",
+                unasked=labels is None,
             ),
         )
         return

@@ -49,7 +49,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class VerdictOptions:
-    """What `evaluate` was asked for, as far as it concerns data without labels."""
+    """What `evaluate` was asked for, as far as it concerns data without labels; `unasked`: none were there."""
 
     codes: Sequence[tuple[int, int]]
     queries: int | None
@@ -62,6 +62,7 @@ class VerdictOptions:
     html: Path | None
     images: Path | None
     of: str
+    unasked: bool
 
 
 class _Item(NamedTuple):
@@ -88,6 +89,8 @@ class _Shown(NamedTuple):
 def run(data: Chunk, options: VerdictOptions) -> None:
     """Compare, print, and write the page."""
     trial = Trial(data, queries=options.queries, sample=options.sample, seed=options.seed)
+    if options.unasked:
+        noted("there are no labels of all items, so tags tell what is relevant")
     if len(trial.chunk) < len(data):
         noted(
             f"a random sample of {len(trial.chunk):,} of {len(data):,} items; --sample {len(data)} takes all"
