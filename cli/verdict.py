@@ -49,7 +49,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class VerdictOptions:
-    """What `evaluate` was asked for, as far as it concerns data without labels; `unasked`: none were there."""
+    """What `evaluate` was asked for, as far as it concerns data without labels; `unasked`: it had none."""
 
     codes: Sequence[tuple[int, int]]
     queries: int | None
