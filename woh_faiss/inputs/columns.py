@@ -115,7 +115,7 @@ def passed_over(
     `columns` are those that were chosen; parameters are those of `choose`.
     """
     lost = []
-    for role in ("tags", "key"):
+    for role in ("id", "tags", "key"):
         if getattr(wanted, role) is None and getattr(columns, role) is None:
             names = [name for step in USUAL[role] for name in step if role != "key" or name not in _IDS]
             expected = " or ".join(dict.fromkeys(kinds[role].values()))
