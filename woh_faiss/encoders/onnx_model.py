@@ -291,8 +291,7 @@ class OnnxModel:
         return self._pooled(self._run(feeds, len(texts)), mask)
 
     def _pooled(self, found: NDArray[Any], mask: NDArray[np.float32] | None) -> NDArray[Any]:
-        """A row for each text: of tokens the mean of those that are its own, or with pooling=cls the "
-        "first."""
+        """A row for each text: of tokens the mean of its own, or with pooling=cls the first."""
         if found.ndim != 3:
             return found
         if self._options.get("pooling") == "cls":

@@ -119,8 +119,7 @@ def picture(given: Any) -> Image:
 
 
 def upright_rgb(image: Image, side: int | None = None) -> Image:
-    """The first frame, turned as its EXIF says, as RGB on white; with `side` at most so many pixels a "
-    "side."""
+    """The first frame, turned as its EXIF says, as RGB on white; with `side` no side has more pixels."""
     from PIL import Image, ImageOps
 
     if image.mode in ("1", "P", "PA") or "transparency" in image.info:

@@ -1,5 +1,4 @@
-"""Tags of pictures: from a file of paths and tags, files beside them, names of folders, or their own "
-"keywords."""
+"""Tags of pictures: from a file of paths and tags, sidecars, names of folders, or their own keywords."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ class PictureTags:
         return {name: array.take(rows).to_pylist() for name, array in self.metadata.items()}
 
     def of(self, files: Sequence[PictureFile]) -> tuple[list[list[str]], Faults]:
-        """The tags of pictures, a list each, and what is wrong with some; call it with all files, in "
-        "order."""
+        """The tags of pictures, a list each, and what is wrong with some; all files are given, in order."""
         faults: Faults = []
         if self.source == SIDECARS:
             found = self._of_sidecars(files, faults)
