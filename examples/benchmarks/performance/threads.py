@@ -49,14 +49,14 @@ def records(quick: bool, folder: Path) -> Iterator[dict[str, Any]]:
         "build": ["build", str(chunks[0]), "--index", str(index)],
         "update": ["update", str(chunks[1]), "--index", str(index)],
         "query": ["query", str(setting.DATA / "queries.npz"), "--index", str(made)],
-        "evaluate": ["evaluate", *map(str, chunks)],
+        "evaluate": ["evaluate", str(chunks[0]), "--bits", "64", "--chunks", "2"],
     }
     counts = [0, *range(1, min(os.cpu_count() or 1, 4) + 1)]
     for busy in (False, True):
         for name, command in commands.items():
             found = []
             with beside(busy):
-                for _ in range(1 if quick else 5):
+                for _ in range(1 if quick else 3):
                     taken = []
                     for count in counts:
                         shutil.rmtree(index, ignore_errors=True)
