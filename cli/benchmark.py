@@ -22,6 +22,8 @@ from .options import (
     print_line,
     progress,
     say,
+    say_split,
+    tag_separator_option,
     word_vectors_option,
 )
 
@@ -92,6 +94,7 @@ _DEFAULT = click.core.ParameterSource.DEFAULT
     help="Folder of the report.",
 )
 @column_options("features", "tags", "labels")
+@tag_separator_option
 @limit_option
 @json_option
 @max_memory_option
@@ -175,6 +178,7 @@ class BenchmarkOptions:
     word_vectors: Path | None
     output: Path
     columns: dict[str, str | None]
+    tag_separator: str | None
     limit: int | None
     as_json: bool
 
@@ -211,8 +215,9 @@ class BenchmarkOptions:
         if self.name == "files":
             columns = Columns(**named)
             reading = {"limit": self.limit, "columns": columns, "labels": labels, "note": noted}
-        elif self.limit is not None or any(value is not None for value in self.columns.values()):
-            raise click.UsageError("--limit and --...-column go with --dataset files")
+            reading |= {"tag_separator": self.tag_separator, "split_note": say_split}
+        elif any(given is not None for given in (self.limit, self.tag_separator, *self.columns.values())):
+            raise click.UsageError("--limit, --tag-separator and --...-column go with --dataset files")
         data, own = with_split(self.name, self.places, **reading)
         if self.paper and not own:
             data = prepared(data, min_count=self.min_count, word_vectors=vectors)

@@ -23,6 +23,8 @@ from .options import (
     preset_option,
     print_json,
     progress,
+    say_split,
+    tag_separator_option,
     word_vectors_option,
 )
 
@@ -135,6 +137,7 @@ _BY_TAGS = ("sample", "html", "images")
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw MAP by round, e.g. map.png."
 )
 @column_options("features", "tags", "key", "labels")
+@tag_separator_option
 @limit_option
 @picture_options
 @max_memory_option
@@ -144,6 +147,7 @@ def evaluate(
     context: click.Context,
     chunks: Sequence[Path],
     columns: dict[str, str | None],
+    tag_separator: str | None,
     limit: int | None,
     bits: list[int],
     instance_bits: int,
@@ -220,6 +224,8 @@ def evaluate(
         columns=Columns(**columns),
         labels=labels,
         limit=limit,
+        tag_separator=tag_separator,
+        split_note=say_split,
         learn=any(bits),
         keys=html is not None,
         note=noted,

@@ -796,3 +796,23 @@ def test_a_column_that_cannot_be_what_its_name_says_is_told(tmp_path, name, valu
     assert line.endswith("; not taken")
     named = Columns(tags="", key="")
     assert not any("not taken" in line for line in open_inputs([tmp_path], columns=named).notes(named))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["evaluate"], ["benchmark", "-o", "report", "--methods", "itq", "--seeds", "1", "--queries", "15"]],
+)
+def test_measures_say_how_tags_are_split_and_take_the_separator(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    X, tags = tagged(0, n=60)
+    texts = [", ".join([*given, "golden gate"]) for given in tags]
+    np.savez("a.npz", features=X, tags=texts, labels=np.arange(60) % 3)
+    run = [command[0], "a.npz", *command[1:], "--bits", "16"]
+    note = "note: tags are split at commas, not at blanks; --tag-separator says otherwise\n"
+    done = CliRunner().invoke(main, run)
+    assert (done.exit_code, done.stderr.count(note)) == (0, 1), done.output
+    shutil.rmtree("report", ignore_errors=True)
+    done = CliRunner().invoke(main, [*run, "--tag-separator", ","])
+    assert (done.exit_code, note in done.stderr) == (0, False), done.output
+    done = CliRunner().invoke(main, [*run, "--tag-separator", "; "])
+    assert "expected one character" in done.stderr

@@ -29,6 +29,8 @@ def read_labelled(
     keys: bool = False,
     note: Callable[[str], object] | None = None,
     pictures: PictureOptions | None = None,
+    tag_separator: str | None = None,
+    split_note: Callable[[str], object] | None = None,
 ) -> Chunk:
     """The items of all inputs as one chunk, with their labels where all have them; without ids.
 
@@ -51,6 +53,8 @@ def read_labelled(
         Gets a line for each guess of columns.
     pictures : PictureOptions, optional
         As `open_inputs`; there are to be some then.
+    tag_separator, split_note : str and callable, optional
+        `tag_separator` and `note` of `open_inputs`.
 
     Raises
     ------
@@ -59,7 +63,8 @@ def read_labelled(
     """
     wanted = (columns or Columns())._replace(id="")
     wanted = wanted if keys else wanted._replace(key="")
-    inputs = open_inputs(paths, columns=wanted, learn=learn, pictures=pictures)
+    how: dict[str, Any] = {"tag_separator": tag_separator, "note": split_note, "pictures": pictures}
+    inputs = open_inputs(paths, columns=wanted, learn=learn, **how)
     if pictures is not None and not inputs.has_pictures:
         raise InputError("there are no pictures among the inputs; leave the encoder out")
     with budget.reading("all inputs together"):
