@@ -800,7 +800,10 @@ def test_a_column_that_cannot_be_what_its_name_says_is_told(tmp_path, name, valu
 
 @pytest.mark.parametrize(
     "command",
-    [["evaluate"], ["benchmark", "-o", "report", "--methods", "itq", "--seeds", "1", "--queries", "15"]],
+    [
+        ["evaluate", "--chunks", "2"],
+        ["benchmark", "-o", "report", "--methods", "itq", "--seeds", "1", "--queries", "15"],
+    ],
 )
 def test_measures_say_how_tags_are_split_and_take_the_separator(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
