@@ -36,6 +36,14 @@ def extend(index, *paths, **how):
     return done, [int(re.match(r"chunk (\d+) of ", note)[1]) for note in notes]
 
 
+def extend_until(rounds, index, paths, **how):
+    """Extend by so many rounds, then stop."""
+    run = index.extend(paths, **how)
+    for _, _round in zip(range(rounds), run, strict=False):
+        pass
+    run.close()
+
+
 @pytest.fixture
 def files(tmp_path):
     return [save_chunk(tmp_path / f"{seed}.npz", seed, 20) for seed in range(4)]
@@ -113,11 +121,8 @@ def test_an_update_that_replaces_learns_each_chunk_once_however_often_it_stops(t
         with WOHIndex.create(folder / f"{name}.woh", **SMALL) as index:
             index.update(*tagged(9, n=30), ids=np.arange(30))
             while len(index.rounds()) <= len(paths):
-                run = index.extend(paths, on_duplicate="replace")
                 stop = data.draw(st.integers(1, 3)) if name == "stopped" else len(paths)
-                for _, _round in zip(range(stop), run, strict=False):
-                    pass
-                run.close()
+                extend_until(stop, index, paths, on_duplicate="replace")
         found.append(files_of(folder / f"{name}.woh"))
     assert found[0] == found[1]
 
@@ -154,11 +159,8 @@ def test_however_often_it_stops_the_end_is_the_same(tmp_path_factory, data):
     for name in ("straight", "stopped"):
         with WOHIndex.create(folder / f"{name}.woh", **SMALL) as index:
             while index.ntotal < 8 * len(kinds):
-                run = index.extend(paths)
                 stop = data.draw(st.integers(1, 3)) if name == "stopped" else len(kinds)
-                for _, _round in zip(range(stop), run, strict=False):
-                    pass
-                run.close()
+                extend_until(stop, index, paths)
         found.append(files_of(folder / f"{name}.woh"))
     assert found[0] == found[1]
 

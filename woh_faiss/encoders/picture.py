@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
-from xml.etree import ElementTree
 
 from woh_faiss.display import display_path, display_text
 from woh_faiss.errors import InputError, short
@@ -190,6 +189,8 @@ def _text(value: bytes) -> str:
 
 
 def _xmp(image: Image) -> list[str]:
+    from xml.etree import ElementTree
+
     packet = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
     data = packet.encode() if isinstance(packet, str) else bytes(packet)
     data = data.strip(b"\0 \r\n\t")

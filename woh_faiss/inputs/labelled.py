@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from woh_faiss.errors import InputError
 from .chunk import Chunk, concatenate
 from .columns import Columns
 from .open import Inputs, open_inputs
-from .pictures import PictureOptions
 from .source import ChunkSource
+
+if TYPE_CHECKING:
+    from .pictures import PictureOptions
 
 
 def read_labelled(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from numpy.lib import format as npy
 
@@ -25,8 +25,10 @@ from .chunk import Chunk, OnDuplicate, read_good_rows
 from .columns import Columns
 from .embeddings import embedding_sources, is_embeddings
 from .picture_files import holds_pictures
-from .pictures import PictureOptions, embedded
 from .source import CHUNK_SIZE, ChunkSource, Reading
+
+if TYPE_CHECKING:
+    from .pictures import PictureOptions
 
 
 class Piece(NamedTuple):
@@ -219,6 +221,8 @@ def _picture_sources(
             f"{display_path(paths[0])} holds pictures: give --encoder where a command takes it, or make "
             "features of them by 'woh-index embed' (docs/pictures.md)"
         )
+    from .pictures import embedded
+
     folder, kept = embedded(paths, pictures, learn, tag_separator, reading.metadata, note)
     wanted = Columns("features", None if pictures.tags_from is not None else "", "", "path")
 

@@ -3,6 +3,8 @@
 Threads of BLAS spin while they wait for each other. On a machine that is busy, or in a container that shows
 more processors than it may use, an eigendecomposition on two threads takes ten times as long as on one.
 Blocks meet only where their sums are added.
+
+A query needs neither threadpoolctl nor a pool of threads: they are imported where they are used.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadpoolctl import ThreadpoolController
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 U = TypeVar("U")
 
@@ -47,6 +49,8 @@ def one_blas_thread() -> Iterator[None]:
 @lru_cache(maxsize=2)
 def _libraries(with_scipy: bool) -> Any:
     """BLAS of NumPy, and of SciPy once it is loaded. Faiss has its own, whose threads also search."""
+    from threadpoolctl import ThreadpoolController
+
     found = ThreadpoolController().select(user_api="blas")
     return found.select(filepath=[it.filepath for it in found.lib_controllers if "faiss" not in it.filepath])
 
@@ -76,6 +80,8 @@ def ordered(step: Callable[[int], U], n: int) -> Iterator[U]:
 def _threads() -> ThreadPoolExecutor:
     global _pool
     if _pool is None:
+        from concurrent.futures import ThreadPoolExecutor
+
         _pool = ThreadPoolExecutor(MOST, thread_name_prefix="woh-faiss")
     return _pool
 
