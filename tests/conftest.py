@@ -6,6 +6,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+# What is imported and collected stays: until all of it is there, looking for garbage finds none in a second.
+gc.disable()
+
 # Before NumPy and Faiss are imported, and for child processes: on arrays as small as here more threads only
 # wait for each other, up to ten times as long.
 for _library in ("OMP", "OPENBLAS", "MKL"):
@@ -60,8 +63,8 @@ def pytest_configure(config):
 
 def pytest_collection_finish():
     """What was imported is here to stay: collecting garbage, and forks, need not look at it again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
