@@ -44,6 +44,11 @@ def length(n):
     return max(1, round(n * LENGTH))
 
 
+def drawn(n):
+    """As `length`, of random cases each of which is slow: a tenth of them where time is short."""
+    return length(n) if LENGTH >= 1 else max(1, n // 10)
+
+
 # A loaded machine is slow, and random examples are wanted in CI, too.
 settings.register_profile(
     "suite",

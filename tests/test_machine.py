@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from conftest import length, tagged
+from conftest import drawn, tagged
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -30,7 +30,7 @@ from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.store import files
 
-STEPS = length(2000)
+STEPS = drawn(2000)
 KEEP, D = 2, 4
 XQ = tagged(9, n=3, d=D)[0]
 COUNTED: Counter[str] = Counter()
