@@ -17,17 +17,14 @@ for _library in ("OMP", "OPENBLAS", "MKL"):
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from made_items import LEARNED as LEARNED
+from made_items import SMALL, tagged
+from made_items import WORDS as WORDS
 
 from woh_faiss import WOHConfig, WOHIndex, budget
 from woh_faiss.learner import blocks as rows_module
 from woh_faiss.learner.blocks import Rows, block_slices
 from woh_faiss.learner.training_round import Items, learn_round
-
-WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
-SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
-#: An index of learned bits alone.
-LEARNED = {**SMALL, "instance_bits": 0}
-
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -118,14 +115,6 @@ def golden(name):
 def fixture():
     """The set that golden values were made of, in float64."""
     return {name: array.astype(np.float64) for name, array in golden("fixture").items()}
-
-
-def tagged(seed, n=40, d=7):
-    """(features, tag lists) of n items of six topics."""
-    rng = np.random.default_rng(seed)
-    topic = rng.integers(6, size=n)
-    X = (np.eye(6, d)[topic] * 3 + rng.normal(size=(n, d))).astype(np.float32)
-    return X, [[WORDS[t], WORDS[(t + 1) % 6]] if rng.random() < 0.6 else [WORDS[t]] for t in topic]
 
 
 def learned(phi, Y, Z, B0, W0, past, config, *, aim=None, given=0):

@@ -339,7 +339,7 @@ def test_words_of_long_captions_all_have_vectors():
 
 SCRIPT = """
 import hashlib, sys
-sys.path.insert(0, {folder!r})
+sys.path[:0] = [{folder!r}, {folder!r} + "/helpers"]
 from test_vocabulary import learn, topics
 from woh_faiss.tags.vocabulary import Vocabulary
 print(hashlib.sha256(learn(Vocabulary(1), topics(), vector_size=16)[0].E.tobytes()).hexdigest())
