@@ -163,3 +163,12 @@ class StreamInstanceBits:
         parts = [packed_signs(X[start : start + ROWS], self.function) for start in new]
         self._packed = np.concatenate([self._packed, *parts])
         return self._packed
+
+    def beside_encoded(self, instance: NDArray[np.uint8], X: Array) -> NDArray[np.uint8]:
+        """Bits of the items so far, then those of other items X, by the newest function."""
+        if not self.bits or not len(X):
+            return instance if self.bits else np.empty((len(instance) + len(X), 0), np.uint8)
+        assert self.function is not None  # noqa: S101 - `codes` comes first; this tells mypy
+        starts = range(0, len(X), ROWS)
+        parts = [packed_signs(X[start : start + ROWS], self.function) for start in starts]
+        return np.concatenate([instance, *parts])
