@@ -198,7 +198,7 @@ def _compared(published: Any, found: Sequence[Any], reference: Reference) -> Ite
         yield f"{method}, {bits} bits: MAP {here:.3f}, published {there:.3f} ({here - there:+.3f})"
     for order in published.orders(found, reference.map):
         lists = f"published {' > '.join(order.there)}; here {' > '.join(order.here)}"
-        yield f"order at {order.bits} bits: {lists}; Kendall's tau {order.tau:.2f}"
+        yield f"order at {order.bits} bits: {lists}; Kendall's tau {order.agreement}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,6 +88,12 @@ def test_orders_agree_as_pairs_do(values):
     assert order.tau == pytest.approx(np.mean(pairs))
 
 
+def test_equal_numbers_have_no_agreement():
+    (order,) = orders([record("sh", 16, 0.5), record("osh", 16, 0.5)], {("sh", 16): 0.6, ("osh", 16): 0.1})
+    assert order.agreement == "undefined"
+    assert sorted(order.here) == ["osh", "sh"]
+
+
 def test_one_method_has_no_order():
     assert orders([record("sh", 16, 0.5)], {("sh", 16): 0.6}) == []
     assert orders([record("sh", 16, 0.5), record("osh", 8, 0.5)], {("sh", 16): 0.6, ("osh", 8): 0.1}) == []

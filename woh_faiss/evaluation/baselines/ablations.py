@@ -119,7 +119,7 @@ class Ablation(Baseline):
     width_: float
     W_: Matrix
     P_: Matrix
-    n_: int
+    C5_: Matrix
 
     def __init__(
         self, bits: int = 64, *, seed: int = 0, min_count: int = 2, anchors: int | None = None

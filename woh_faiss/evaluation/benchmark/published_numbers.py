@@ -8,6 +8,7 @@ sets; and seconds of training for chunks 1 to 5 of MIRFlickr at 16 bits (MATLAB;
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -165,13 +166,18 @@ class Order(NamedTuple):
     there, here : list of str
         The methods that have a published number and a measured one.
     tau : float
-        Kendall's τ of the two rankings: 1 is the same order, −1 the reverse.
+        Kendall's τ of the two rankings: 1 is the same order, −1 the reverse; NaN where all are equal.
     """
 
     bits: int
     there: list[str]
     here: list[str]
     tau: float
+
+    @property
+    def agreement(self) -> str:
+        """τ as text."""
+        return "undefined" if math.isnan(self.tau) else f"{self.tau:.2f}"
 
 
 def orders(records: Sequence[Record], numbers: Numbers) -> list[Order]:

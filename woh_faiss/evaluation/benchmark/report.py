@@ -202,7 +202,7 @@ def _beside(records: Sequence[Record], reference: Reference) -> list[Table]:
             [str(place + 1), *(_at(names, place) for order in found for names in (order.there, order.here))]
             for place in places
         ]
-        rows.append(["Kendall's τ", *(text for order in found for text in (f"{order.tau:.2f}", ""))])
+        rows.append(["Kendall's τ", *(text for order in found for text in (order.agreement, ""))])
         head = [
             "place",
             *(f"{order.bits} bits, {whose}" for order in found for whose in ("published", "here")),
