@@ -152,6 +152,18 @@ def test_both_halves_of_items_that_are_not_learned_from():
     assert alone.map == pytest.approx(scores.mean())
 
 
+def test_rounds_before_the_last_may_have_their_map_alone():
+    whole = list(stream(data(), configs(8, 16), chunks=3, queries=20, make=Fake))
+    quick = list(stream(data(), configs(8, 16), chunks=3, queries=20, make=Fake, last_only=True))
+    for one, two in zip(whole, quick, strict=True):
+        assert one.map == two.map
+        rest = [(it.p10, it.self1, it.self10, it.float_recall10) for it in (one, two)]
+        if two.round < 3:
+            assert np.isnan(rest[1]).all()
+        else:
+            assert rest[0] == rest[1]
+
+
 def test_the_chunk_is_not_changed_and_a_seed_decides_everything():
     chunk = data()
     before = chunk.features.copy()

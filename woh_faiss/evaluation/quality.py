@@ -83,6 +83,14 @@ def quality(ranking: Ranking, Xq: Array, X: Array, Lq: Array, L: Array, seed: in
     )
 
 
+def map_alone(ranking: Ranking, Xq: Array, X: Array, Lq: Array, L: Array) -> Quality:
+    """As `quality`, the MAP only; all else is NaN."""
+    blocks = query_blocks(Xq, X, Lq, L, lambda Q, _: ranking(Q))
+    ap = np.concatenate([average_precision(D, relevant) for D, relevant in blocks])
+    nan = float("nan")
+    return Quality(float(np.nan_to_num(ap).mean()), nan, nan, nan, nan)
+
+
 def own_ranks(ranking: Ranking, X: Array, seed: int) -> NDArray[np.int64]:
     """Rank, from 0, of items of X (n, d) among the answers to their own features, for up to `OWN` of them."""
     n = len(X)

@@ -25,7 +25,7 @@ from woh_faiss.tags.word_vectors import WordVectors
 from woh_faiss.validate import positive_int, short, whole_number, whole_numbers
 
 from .metrics import cosine, hamming, l2
-from .quality import Ranking, ScoreRanking, StreamInstanceBits, quality
+from .quality import Ranking, ScoreRanking, StreamInstanceBits, map_alone, quality
 from .troubles import Order, ordered, sampled_first, spoiled
 
 Rows = NDArray[np.intp]
@@ -100,6 +100,7 @@ def stream(
     wrong_tags: float = 0.0,
     untagged: float = 0.0,
     learn_from: int = 0,
+    last_only: bool = False,
 ) -> Iterator[Result]:
     """Measure every config after every round, then the uncompressed features at the last round.
 
@@ -138,6 +139,8 @@ def stream(
     learn_from : int
         Items of the rest, at random, that are streamed; 0 for all. The others, and those whose chunk is still
         to come, are in the database of every round, encoded by the newest hash function.
+    last_only : bool
+        Rounds before the last have their MAP alone, and NaN for the rest: most of the time goes there.
 
     Yields
     ------
@@ -162,7 +165,9 @@ def stream(
     if whole_number(first_sample, "first_sample", 0):
         sample, others = sampled_first(rest, min(first_sample, len(rest)), seed)
         streamed = [sample, *parts(others, len(streamed) - 1)] if len(streamed) > 1 else [rest]
-    measure = _Measure(chunk, held_out, streamed, never, word_vectors, make, instance_bits, by, expand, seed)
+    measure = _Measure(
+        chunk, held_out, streamed, never, word_vectors, make, instance_bits, by, expand, seed, last_only
+    )
     return measure.all(configs)
 
 
@@ -270,6 +275,7 @@ class _Measure:
     by: str
     expand: int
     seed: int
+    last_only: bool
 
     def all(self, configs: Sequence[WOHConfig]) -> Iterator[Result]:
         """See `stream`."""
@@ -340,7 +346,9 @@ class _Measure:
         seconds: float,
     ) -> Result:
         X, labels = self.chunk.features, np.asarray(self.chunk.labels)
-        measured = quality(ranking, X[self.held_out], X[rows], labels[self.held_out], labels[rows], self.seed)
+        given = ranking, X[self.held_out], X[rows], labels[self.held_out], labels[rows]
+        brief = self.last_only and round_ < len(self.parts)
+        measured = map_alone(*given) if brief else quality(*given, self.seed)
         return Result(
             method, preset, bits, instance_bits, round_, *measured, len(self.held_out), len(rows), seconds
         )

@@ -124,6 +124,7 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
             chunk, [config], chunks=chunks, queries=held_out if setting.own else setting.queries,
             seed=cell.seed, word_vectors=vectors, make=make, instance_bits=instance_bits,
             by="both" if twin else "hamming", expand=score.EXPAND if twin else 0, learn_from=setting.learned,
+            last_only=True,
         )  # fmt: skip
         found = list(islice(results, n_rounds))
         rounds = [{"round": it.round, "map": it.map, "seconds": it.seconds} for it in found]
