@@ -152,6 +152,7 @@ def expected(made):
     return [i for i in there if set(made.tags[i]) & words]
 
 
+@pytest.mark.parametrize("nus", [True], indirect=True, ids=["flat"])
 def test_nus_wide_from_its_archives_to_the_table(nus):
     folder, made, line = nus
     flags = "--queries 80 --learn-from 200 --chunks 4 --bits 8 --seeds 1 --methods osh,cosdish,woh-paper"

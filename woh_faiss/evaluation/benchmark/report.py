@@ -130,12 +130,13 @@ def _page(content: Content, title: str, command: str, figures_: list[tuple[str, 
 
 def _markdown(content: Content, title: str, command: str) -> str:
     """The tables of the page, to be pasted."""
-    lines = [f"# {title}", content.about, f"    {command}", *(f"- {note}" for note in content.notes)]
+    lines = [f"# {display_text(title)}", content.about, f"    {display_text(command)}"]
+    lines += [f"- {note}" for note in content.notes]
     for made in content.tables:
         rows = [[f"**{text}**" if best else text for text, best in row] for row in made.rows]
         body = [made.head, ["---"] * len(made.head), *rows]
         table_ = "\n".join(f"| {' | '.join(display_text(cell) for cell in row)} |" for row in body)
-        lines += [f"## {made.title}", *made.notes, table_]
+        lines += [f"## {display_text(made.title)}", *made.notes, table_]
     return "\n\n".join(lines) + "\n"
 
 
