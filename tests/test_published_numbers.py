@@ -141,6 +141,49 @@ def test_tables_beside_published_numbers():
     assert report._beside([record("itq", 16, 0.5)], reference) == []
 
 
+def test_parts_and_constants_stand_beside_the_default_learner():
+    records = [
+        record("woh-paper", 16, 0.5),
+        record("woh-1", 16, 0.4),
+        record("woh-paper", 16, 0.45, hyper={"mu": 0}),
+        record("woh-paper", 16, 0.52, hyper={"mu": 5}),
+        record("woh-paper", 16, 0.51, hyper={"mu": 0.1}),
+        record("woh", 16, 0.7),
+        record("woh", 32, 0.71),
+        record("woh-twin", 16, 0.6),
+        record("sh", 16, 0.3),
+    ]
+    parts, constants = report._ablations(records)
+    assert [row[0][0] for row in parts.rows] == [
+        *("woh-paper", "woh-1", "woh-paper (mu 0)", "woh", "woh-twin"),
+    ]
+    assert parts.title == "MAP of woh-paper without parts of its objective"
+    assert constants.head == ["method", "database", "16 bits"]
+    assert [[text for text, _ in row] for row in constants.rows] == [
+        ["woh-paper (mu 0.1)", "learned", "0.510"],
+        ["woh-paper (mu 5)", "learned", "0.520"],
+        ["woh-paper", "learned", "0.500"],
+        ["woh", "learned", "0.700"],
+        ["woh-twin", "learned", "0.600"],
+    ]
+    assert report._ablations(records[:1] + records[5:]) == []
+    varied = paper.sensitivity([0])
+    assert {cell.bits for cell in varied} == {16}
+    assert {name for cell in varied for name in cell.hyper} == {"alpha", "beta", "theta", "mu"}
+    assert {300, 400, 500} <= {cell.hyper.get("alpha") for cell in varied}
+    assert {1, 10} <= {cell.hyper.get("mu") for cell in varied}
+
+
+def test_convergence_is_a_share_of_the_first_iteration():
+    falling = [{**record("woh-paper", 16, 0.5, seed=seed), "objective": values} for seed, values in enumerate(
+        [[4.0, 2.0, 1.0], [2.0, 2.0, 1.0]]
+    )]  # fmt: skip
+    (made,) = report._convergence([*falling, record("sh", 16, 0.4)])
+    assert made.head == ["outer iterations", "1", "2", "3"]
+    assert [text for text, _ in made.rows[0]] == ["woh-paper, 16 bits", "1.0000", "0.6667", "0.3333"]
+    assert report._convergence([record("sh", 16, 0.4)]) == []
+
+
 @pytest.fixture
 def set_file(tmp_path, monkeypatch):
     """A file of labelled items that stands for the set, 6 tags of some 120 uses and one of 3."""
