@@ -15,8 +15,10 @@ from woh_faiss.version import __version__
 from . import problems
 from .api import api_routes
 from .guards import Guards
+from .metrics import Counted, Metrics
 from .service import Service
 from .settings import VARIABLE, Settings
+from .turns import Turns
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -30,10 +32,12 @@ def create_app(settings: Settings) -> FastAPI:
         The token file cannot be used any more.
     """
     service = Service(settings)
+    turns = Turns.of(settings.workers, settings.timeout)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        turns.close()
         service.close()
 
     # The pages of FastAPI that show the API load scripts from elsewhere: there is /openapi.json alone.
@@ -48,8 +52,10 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    app.include_router(api_routes(service))
+    metrics = Metrics()
+    app.include_router(api_routes(service, turns, metrics))
     app.add_middleware(Guards, settings=settings)
+    app.add_middleware(Counted, metrics=metrics)
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,
