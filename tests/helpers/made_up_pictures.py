@@ -1,6 +1,4 @@
-"""Drawn pictures of a few kinds with tags, an ONNX model of 32 x 32 pixels that sees them, and their index."""
-
-import math
+"""Drawn pictures of a few kinds with tags, an ONNX model that sees them, and an index of them."""
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -12,6 +10,7 @@ from woh_faiss.encoders import EncoderRecord, open_encoder
 
 W, H = 320, 240
 SIDE = 32
+WRONG = 0.18
 KINDS = {
     "sea": ["sea", "beach", "sun"],
     "boat": ["sea", "boat", "golden gate"],
@@ -47,18 +46,29 @@ def drawing(kind, seed=0):
         shore = int(rng.integers(110, 145))
         _sky(draw, near(250, 180, 110) if kind == "sea" else near(120, 185, 240), near(255, 235, 205), shore)
         if kind == "sea":
-            _disc(draw, rng.integers(60, 260), shore - rng.integers(15, 60), rng.integers(18, 34), near(255, 240, 170))
+            _disc(
+                draw,
+                rng.integers(60, 260),
+                shore - rng.integers(15, 60),
+                rng.integers(18, 34),
+                near(255, 240, 170),
+            )
         draw.rectangle([0, shore, W, H], fill=near(30, 105, 165))
         for y in range(shore + 8, H, 13):
             x = int(rng.integers(0, 70))
             for start in range(x, W, 70):
                 draw.line([(start, y), (start + 28, y)], fill=near(120, 175, 215), width=2)
         if kind == "sea":
-            draw.polygon([(0, H), (0, H - 45), (W, H - rng.integers(5, 30)), (W, H)], fill=near(235, 210, 150))
+            draw.polygon(
+                [(0, H), (0, H - 45), (W, H - rng.integers(5, 30)), (W, H)], fill=near(235, 210, 150)
+            )
         else:
             x, y = int(rng.integers(90, 230)), shore + int(rng.integers(20, 60))
             s = float(rng.uniform(0.8, 1.35))
-            draw.polygon([(x - 45 * s, y), (x + 45 * s, y), (x + 30 * s, y + 18 * s), (x - 30 * s, y + 18 * s)], fill=near(140, 60, 40))
+            draw.polygon(
+                [(x - 45 * s, y), (x + 45 * s, y), (x + 30 * s, y + 18 * s), (x - 30 * s, y + 18 * s)],
+                fill=near(140, 60, 40),
+            )
             draw.polygon([(x, y - 90 * s), (x, y - 5), (x + 42 * s, y - 5)], fill=near(245, 245, 240))
             draw.polygon([(x - 4, y - 75 * s), (x - 4, y - 5), (x - 34 * s, y - 5)], fill=near(225, 70, 60))
     elif kind == "hill":
@@ -68,7 +78,16 @@ def drawing(kind, seed=0):
                 peak, top = x + int(rng.integers(-15, 16)), base + int(rng.integers(-30, 20))
                 draw.polygon([(x - 95, H), (peak, top), (x + 95, H)], fill=shade)
                 cap = 32
-                draw.polygon([(peak - cap * 0.55, top + cap), (peak, top), (peak + cap * 0.6, top + cap), (peak + 6, top + cap - 9), (peak - 5, top + cap - 2)], fill=(248, 250, 255))
+                draw.polygon(
+                    [
+                        (peak - cap * 0.55, top + cap),
+                        (peak, top),
+                        (peak + cap * 0.6, top + cap),
+                        (peak + 6, top + cap - 9),
+                        (peak - 5, top + cap - 2),
+                    ],
+                    fill=(248, 250, 255),
+                )
         draw.rectangle([0, H - 30, W, H], fill=near(235, 240, 248))
     elif kind == "forest":
         _sky(draw, near(190, 220, 225), near(225, 235, 205))
@@ -98,7 +117,10 @@ def drawing(kind, seed=0):
             for wy in range(H - tall + 10, H - 12, 19):
                 for wx in range(x + 7, x + wide - 10, 14):
                     lit = rng.random() < (0.55 if dark else 0.8)
-                    draw.rectangle([wx, wy, wx + 7, wy + 10], fill=near(250, 215, 110) if dark and lit else (60, 70, 95) if lit else (90, 85, 85))
+                    draw.rectangle(
+                        [wx, wy, wx + 7, wy + 10],
+                        fill=near(250, 215, 110) if dark and lit else (60, 70, 95) if lit else (90, 85, 85),
+                    )
             x += wide + int(rng.integers(2, 10))
     return image
 
@@ -107,15 +129,20 @@ def model(path):
     """(n, 3, 32, 32) pictures → the means of 64 squares in three colours, (n, 192)."""
     cell = SIDE // 8
     nodes = [
-        helper.make_node("AveragePool", ["pixel_values"], ["pool"], kernel_shape=[cell, cell], strides=[cell, cell]),
+        helper.make_node(
+            "AveragePool", ["pixel_values"], ["pool"], kernel_shape=[cell, cell], strides=[cell, cell]
+        ),
         helper.make_node("Flatten", ["pool"], ["features"]),
     ]
-    shapes = [("pixel_values", TensorProto.FLOAT, ["n", 3, SIDE, SIDE])], [("features", TensorProto.FLOAT, ["n", 192])]
+    shapes = (
+        [("pixel_values", TensorProto.FLOAT, ["n", 3, SIDE, SIDE])],
+        [("features", TensorProto.FLOAT, ["n", 192])],
+    )
     return saved(path, nodes, *shapes, {})
 
 
-def pictures(folder, each=20):
-    """`each` pictures of every kind in a folder of its name; (key, tags) of all, one in twelve with wrong tags."""
+def pictures(folder, each=40):
+    """`each` pictures of every kind in its folder; (key, tags) of all, WRONG of them of others."""
     rng = np.random.default_rng(0)
     found, kinds = [], list(KINDS)
     for number in range(each):
@@ -125,28 +152,29 @@ def pictures(folder, each=20):
             path.parent.mkdir(parents=True, exist_ok=True)
             drawing(kind, number).save(path, quality=88)
             tags = KINDS[kind]
-            if (number * len(kinds) + place) % 12 == 7:
-                tags = KINDS[kinds[(place + 3) % len(kinds)]]
+            if rng.random() < WRONG:
+                tags = KINDS[kinds[(place + rng.integers(2, 5)) % len(kinds)]]
             found.append((key, [tag for tag in tags if tag == tags[0] or rng.random() < 0.8]))
-    return found
+    return [found[i] for i in rng.permutation(len(found))]
 
 
-def index_of(path, folder, encoder, items, *, rounds=3, **more):
-    """An index of pictures in `folder`: their features by the encoder, with years and cameras; some rounds."""
+def index_of(path, folder, encoder, items, *, rounds=5, **more):
+    """An index of pictures in `folder`, their features by the encoder, with years and cameras."""
     opened = open_encoder(encoder)
     X = opened.embed_images([folder / key for key, _ in items])
     n = len(items)
     rng = np.random.default_rng(1)
     metadata = {"year": rng.integers(2015, 2026, n), "camera": rng.choice(["Nikon", "Canon", "Leica"], n)}
-    parts = np.array_split(np.arange(n), [math.ceil(n * (i + 2) / (rounds + 1)) for i in range(rounds - 1)])
-    chunks = [
-        Chunk.of(
-            X[rows],
-            [items[i][1] for i in rows],
-            keys=[items[i][0] for i in rows],
-            metadata={name: column[rows] for name, column in metadata.items()},
-        )
-        for rows in parts
-    ]
+    parts = np.array_split(np.arange(n), [n * (5 + i) // (4 + rounds) for i in range(rounds - 1)])
     hyper = {"bits": 32, "anchors": 60, "vector_size": 8, "instance_bits": 64, **more}
-    return WOHIndex.build(path, chunks, encoder=EncoderRecord.of(opened), first_sample=0, **hyper)
+    index = WOHIndex.create(path, encoder=EncoderRecord.of(opened), **hyper)
+    for rows in parts:
+        index.update(
+            Chunk.of(
+                X[rows],
+                [items[i][1] for i in rows],
+                keys=[items[i][0] for i in rows],
+                metadata={name: column[rows] for name, column in metadata.items()},
+            )
+        )
+    return index

@@ -15,6 +15,7 @@ from woh_faiss.version import __version__
 from . import problems
 from .api import api_routes
 from .guards import Guards
+from .page import page_routes
 from .service import Service
 from .settings import VARIABLE, Settings
 
@@ -49,6 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.service = service
     problems.install(app)
     app.include_router(api_routes(service))
+    app.include_router(page_routes(service))
     app.add_middleware(Guards, settings=settings)
     if settings.allow_origins:
         app.add_middleware(

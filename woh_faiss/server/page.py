@@ -6,9 +6,9 @@ Forms and links do all of it; `static/page.js` makes it quicker. What computes r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -25,11 +25,12 @@ from woh_faiss.errors import InputError, WOHError
 from woh_faiss.html_template import html_template
 from woh_faiss.index.index import WOHIndex
 from woh_faiss.store import Round
+from woh_faiss.tags.tag_text import normalise
 from woh_faiss.thumbnails import Thumbnails
 
-from .page_query import LONGEST, MOST_K, WORDS, PageQuery, completions
+from .page_query import LONGEST, MOST_K, PageQuery, completions
 from .problems import status_of
-from .service import Answer, Hit, SearchRequest, Service
+from .service import Hit, SearchRequest, Service
 
 _HERE = Path(__file__).parent
 #: Pixels of the longest side of a thumbnail: of twice the width at which it is shown.
@@ -82,7 +83,7 @@ class Card:
         Where more like it are.
     score : str, optional
     terms : Terms, optional
-    tags : list of (tag, address)
+    tags : list of (tag, address or None)
         Each with where the answers that have it are.
     metadata : list of (name, value)
     predicted : list of (tag, score), optional
@@ -98,7 +99,7 @@ class Card:
     like: str
     score: str | None
     terms: Terms | None
-    tags: list[tuple[str, str]]
+    tags: list[tuple[str, str | None]]
     metadata: list[tuple[str, str]]
     predicted: list[tuple[str, float]] | None = None
 
@@ -138,10 +139,10 @@ def page_routes(service: Service) -> APIRouter:
         found = completions(q, service.tags) if len(q) <= LONGEST else []
         return JSONResponse(found, headers={"Cache-Control": "no-store"})
 
-    @router.get("/thumbnails/{id}")
-    async def thumbnail(request: Request, id: int) -> Response:
+    @router.get("/thumbnails/{item}")
+    async def thumbnail(request: Request, item: int) -> Response:
         return await anyio.to_thread.run_sync(
-            page.thumbnail, id, request.headers.get("if-none-match"), limiter=drawing
+            page.thumbnail, item, request.headers.get("if-none-match"), limiter=drawing
         )
 
     @router.get("/static/{name}")
@@ -172,9 +173,11 @@ class _Page:
         """The page of answers to what an address or a form asks."""
         query, notes = PageQuery(), list[str]()
         try:
-            query = PageQuery.of(given, self._usual_words())
+            query = PageQuery.of(given)
             if picture is not None:
-                query = query.but(vector=self._service.picture_features(picture[0]), name=picture[1], like=None)
+                query = query.but(
+                    vector=self._service.picture_features(picture[0]), name=picture[1], like=None
+                )
             return self._answers(query, *self._found(query, notes), notes)
         except WOHError as error:
             return self.failed(query, str(error), status_of(error), notes)
@@ -192,14 +195,11 @@ class _Page:
         """The page with one line on what went wrong."""
         return self._answers(query, [], 0, notes, error, status)
 
-    def _usual_words(self) -> str:
-        """What words are where an address does not say: a text only where no tags are learned."""
-        index = self._service.index
-        return WORDS[self._takes("texts") and not (index.is_trained and index.config.bits)]
-
     def _found(self, query: PageQuery, notes: list[str]) -> tuple[list[Hit], int]:
         """The answers of one page, and how many items may be answers."""
         service = self._service
+        if query.where and query.tags:
+            service.index.ids(query.where)  # whose error counts the letters that were typed
         k = min(query.k, service.settings.max_k - query.offset)
         if k < 1:
             raise InputError(f"this server shows the first {service.settings.max_k:,} answers; filter them")
@@ -221,19 +221,14 @@ class _Page:
             by = "both"
             notes.append("tags ask for a kind: the order is theirs")
         request = SearchRequest(**asked, k=k, offset=query.offset, by=by, where=query.filter)
-        try:
-            answer: Answer = service.search(request)
-        except InputError:
-            if query.tags and query.where:
-                service.index.ids(query.where)  # whose error counts the letters that were typed
-            raise
+        answer = service.search(request)
         notes.extend(answer.notes)
-        return answer.hits, answer.total
+        return answer.hits, answer.total - (
+            "id" in asked and query.filter is None
+        )  # which is no answer itself
 
     def _newest(self, query: PageQuery, k: int) -> tuple[list[Hit], int]:
         """Items in the order in which they came, the last first."""
-        if query.where:
-            self._service.index.ids(query.where)
         _, total = self._service.items(where=query.filter, limit=0)
         last = total - query.offset
         first = max(0, last - k)
@@ -259,7 +254,7 @@ class _Page:
         heading = _heading(query, asked)
         end = query.offset + len(hits)
         limit = min(total, service.settings.max_k)
-        more = query.but(offset=end) if hits and end < limit and error is None else None
+        more = query.but(offset=end) if len(hits) == query.k and end < limit else None
         before = query.but(offset=max(0, query.offset - query.k)) if query.offset else None
         columns = [("tags", "tags"), ("key", "text"), ("id", "integer"), *index.metadata_types.items()]
         values = {
@@ -279,7 +274,10 @@ class _Page:
             if hits and end >= limit and total > limit
             else None,
             "empty": not index.ntotal,
-            "chips": [(tag, query.but(tags=_without(query.tags, tag)).address) for tag in query.tags],
+            "chips": [
+                (tag, query.but(tags=tuple(each for each in query.tags if each != tag)).address)
+                for tag in query.tags
+            ],
             "without_like": query.but(like=None).address,
             "without_picture": query.but(vector=None, q="", name="").address,
             "columns": columns,
@@ -288,6 +286,7 @@ class _Page:
             "orders": [(by, name) for by, name in _ORDERS if _has_order(index, by)],
             "most_k": MOST_K,
             "takes_texts": self._takes("texts"),
+            "as_text": query.words == "text" or not (query.q or index.config.bits),
             "takes_images": self._takes("images"),
             "why_no_images": _why_no_images(index, service.settings.encoder),
         }
@@ -315,13 +314,13 @@ class _Page:
             alt=name if len(name) <= MOST_KEY else f"{name[:MOST_KEY]}…",
             label=(PurePath(name).stem or name)[:MOST_KEY],
             picture=None if file is None else f"/thumbnails/{hit.id}?v={file.modified:x}",
-            like=PageQuery(
-                like=hit.id, tags=query.tags, where=query.where, by=query.by, k=query.k
-            ).address,
-            score=None if hit.score is None else f"{unit} {hit.score:.4g}",
+            like=PageQuery(like=hit.id, tags=query.tags, where=query.where, by=query.by, k=query.k).address,
+            score=None if hit.score is None else f"{unit} {hit.score:{'.0f' if unit == 'bits' else '.3f'}}",
             terms=terms,
-            tags=[(tag, _with(query, tag).address) for tag in dict.fromkeys(hit.tags)],
-            metadata=[(key, _shown(value)) for key, value in (hit.metadata or {}).items() if value is not None],
+            tags=[(tag, _with(query, tag)) for tag in dict.fromkeys(hit.tags)],
+            metadata=[
+                (key, _shown(value)) for key, value in (hit.metadata or {}).items() if value is not None
+            ],
             predicted=predicted,
         )
 
@@ -336,7 +335,9 @@ class _Page:
                 held = self._about = state, self._knowledge(index)
             except WOHError as error:
                 return self._html(
-                    "about", {"title": "What it knows", "here": "about", "error": str(error)}, status_of(error)
+                    "about",
+                    {"title": "What it knows", "here": "about", "error": str(error)},
+                    status_of(error),
                 )
         return self._html("about", held[1])
 
@@ -370,7 +371,7 @@ class _Page:
             "drift": [_drift(moved) for moved in health["drift"]],
             "cards": [self._card(hit, None, tags) for hit, tags in zip(doubted, predicted, strict=True)],
             "tags_seen": info["tags_seen"],
-            "tags": [(tag, count, PageQuery(tags=(tag,)).address) for tag, count in info["tags_top"]],
+            "tags": [(tag, count, _with(PageQuery(), tag)) for tag, count in info["tags_top"]],
             "heads": _HEADS,
             "rounds": [_round(each) for each in rounds[: -ROUNDS - 1 : -1]],
             "earlier": max(0, len(rounds) - ROUNDS),
@@ -378,9 +379,9 @@ class _Page:
 
     # ---- pictures ------------------------------------------------------------------------------------
 
-    def thumbnail(self, id: int, held: str | None) -> Response:
+    def thumbnail(self, item: int, held: str | None) -> Response:
         """The picture that an item's key is the path of, small; `held` is the ETag of a browser's copy."""
-        key = self._service.item(id).key
+        key = self._service.item(item).key
         file = self._thumbnails.file(key)
         if file is None:
             raise HTTPException(404, "this item has no picture here")
@@ -452,14 +453,11 @@ def _count(query: PageQuery, n: int, total: int) -> str:
     return f"{query.offset + 1:,} to {query.offset + n:,} of {every}"
 
 
-def _with(query: PageQuery, tag: str) -> PageQuery:
-    """The query with one more tag that answers must have; a picture is in no address."""
-    tags = query.tags if tag in query.tags else (*query.tags, tag)
-    return query.but(tags=tags, vector=None)
-
-
-def _without(tags: Sequence[str], tag: str) -> tuple[str, ...]:
-    return tuple(each for each in tags if each != tag)
+def _with(query: PageQuery, tag: str) -> str | None:
+    """Where the answers that have one more tag are; None for a tag that no filter can ask for."""
+    if not normalise(tag):
+        return None
+    return query.but(tags=(*(each for each in query.tags if each != tag), tag)).address
 
 
 def _shown(value: Any) -> str:

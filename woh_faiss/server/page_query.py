@@ -1,4 +1,4 @@
-"""What the page is asked: its address taken apart and put together again, so that links keep what they do not change."""
+"""What the page is asked: its address, taken apart and put together, so that links keep what they leave."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ class PageQuery:
     name: str = ""
 
     @classmethod
-    def of(cls, given: Iterable[tuple[str, Any]], words: str = "tags") -> Self:
+    def of(cls, given: Iterable[tuple[str, Any]]) -> Self:
         """The query of names and values, those of an address or of a form; other names are ignored.
+
+        A tag of `without` is none of the tags.
 
         Raises
         ------
@@ -73,15 +75,16 @@ class PageQuery:
         """
         pairs = [(name, value) for name, value in given if isinstance(value, str)]
         last = dict(pairs)
+        tags = dict.fromkeys(value for name, value in pairs if name == "tag" and value)
         by: Any = _one_of(last, "by", get_args(By), "both")
         q = last.get("q", "").strip()
         if len(q) > LONGEST:
             raise InputError(f"q has {len(q):,} letters, expected at most {LONGEST:,}")
         return cls(
             q=q,
-            words=_one_of(last, "as", WORDS, words),
+            words=_one_of(last, "as", WORDS, "tags"),
             like=_number(last, "like", 0, 2**63 - 1, None),
-            tags=tuple(dict.fromkeys(value for name, value in pairs if name == "tag" and value)),
+            tags=tuple(tag for tag in tags if ("without", tag) not in pairs),
             where=last.get("where", "").strip(),
             by=by,
             k=_number(last, "k", 1, MOST_K, K) or K,
@@ -99,7 +102,7 @@ class PageQuery:
         """As an address has it: what is not as usual."""
         usual = PageQuery()
         found = [("q", self.q), ("like", "" if self.like is None or self.q else str(self.like))]
-        found += [("as", self.words)] if self.q and self.vector is None else []
+        found += [("as", self.words)] if self.q and self.words != usual.words else []
         found += [("tag", tag) for tag in self.tags]
         found += [("where", self.where)]
         found += [
@@ -170,13 +173,13 @@ def completions(text: str, tags: Any, most: int = 8) -> list[dict[str, Any]]:
     """
     head, begun = _last(text)
     found: dict[str, dict[str, Any]] = {}
-    options = [(head, begun)]
-    if head.endswith(" ") and not any(mark in text for mark in ';,"'):
-        options.insert(0, ("", text))
-    for before, prefix in options:
-        if not prefix.strip():
-            continue
-        for tag, count in tags(prefix.strip(), most):
+    several = head.endswith(" ") and not any(mark in text for mark in ';,"')
+    options = [("", text)] if several else []
+    for before, prefix in [*options, (head, begun)]:
+        named = tags(prefix.strip(), most) if prefix.strip() else []
+        for tag, count in named:
+            if several and not before and " " not in tag:
+                continue
             gap = " " if before and not before[-1].isspace() and before[-1] in ";," else ""
             whole = before + gap + _written(tag, before)
             found.setdefault(tag, {"tag": tag, "count": count, "text": whole})

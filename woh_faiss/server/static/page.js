@@ -211,6 +211,7 @@ document.addEventListener("error", ({ target }) => {
       status.textContent = "That is no picture; drop one.";
     } else {
       form.picture.files = files;
+      form.where.value = document.getElementById("where").value;
       await keep(file);
       form.submit();
     }
