@@ -46,7 +46,11 @@ POLICY = (
     "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",  # without any, a browser does not say that a form is of this server
+}
 _FILES = {
     "look.css": (_HERE.parent / "templates" / "look.css", "text/css; charset=utf-8"),
     "page.css": (_HERE / "static" / "page.css", "text/css; charset=utf-8"),
