@@ -609,13 +609,139 @@ def test_files_of_the_page(client, name, media):
         assert client.get(f"/static/{other}").status_code == 404
 
 
+# ---- the token --------------------------------------------------------------------------------------------
+
+TOKEN = "0123456789abcdef-the-token"  # noqa: S105
+
+
+@pytest.fixture
+def locked(tmp_path, served):
+    """A client of a server with a token."""
+    file = tmp_path / "token"
+    file.touch(0o600)
+    file.write_text(f"{TOKEN}\n")
+    settings = {"images": served / "photos", "token_file": file}
+    with client_of(served / "pictures.woh", **settings) as client:
+        yield client
+
+
+def logged_in(client, token=TOKEN, to="/", **options):
+    return client.post("/login", data={"token": token, "next": to}, follow_redirects=False, **options)
+
+
+def test_the_page_asks_for_the_token_once(locked):
+    asked_for = "/?q=sea&where=year+%3E+2016&tag=a%26b"
+    led = locked.get(asked_for, follow_redirects=False)
+    assert led.status_code == 303
+    assert not led.content
+    form = Seen(locked.get(led.headers["location"]))
+    assert form.text(".//h1") == "Log in"
+    assert form.all(".//input[@name='next']")[0].get("value") == asked_for
+    assert "pictures.woh" not in "".join(form.root.itertext())
+    done = logged_in(locked, to=asked_for)
+    assert (done.status_code, done.headers["location"]) == (303, asked_for)
+    cookie = done.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Secure" not in cookie  # on http a browser would not send it back
+    assert TOKEN not in cookie
+    seen = answers(locked, q="sea")
+    assert locked.get(seen.cards[0].find(".//img").get("src")).status_code == 200
+    assert locked.get("/complete?q=se").json()
+    assert locked.post("/", files={"picture": ("a.jpg", jpeg())}).status_code == 200
+    assert answers(locked, "/about").all(".//form[@action='/logout']")
+    # It opens the page alone, and is taken away again.
+    assert locked.get("/v1/info").status_code == 401
+    assert locked.get("/v1/info", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+    locked.post("/logout")
+    assert locked.get("/", follow_redirects=False).status_code == 303
+
+
+def test_without_the_token_nothing_is_told(locked, index):
+    for path in (
+        "/complete?q=s",
+        "/thumbnails/0",
+        "/v1/info",
+        "/metrics",
+        "/openapi.json",
+        "/static",
+        "/logout",
+    ):
+        assert locked.get(path, follow_redirects=False).status_code == 401, path
+    assert locked.post("/", files={"picture": ("a.jpg", jpeg())}).status_code == 401
+    assert locked.get("/static/page.css").status_code == 200
+    for wrong in ("", "x", TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "\ud7ff", "a\0b", "x" * 5000):
+        refused = logged_in(locked, wrong)
+        assert refused.status_code == 403
+        assert "set-cookie" not in refused.headers
+        assert "is not the token" in Seen(refused, 403).alert
+    for name, value in (("woh_x", "y"), (next(iter(cookies_of(TOKEN))), "0" * 64)):
+        led = locked.get("/", headers={"Cookie": f"{name}={value}"}, follow_redirects=False)
+        assert led.status_code == 303
+    for odd in ('"', "a=b; ;=;", "\x80", "x" * 9000, f"{next(iter(cookies_of(TOKEN)))}=\xe9"):
+        led = locked.get("/", headers={"Cookie": odd.encode("latin-1")}, follow_redirects=False)
+        assert led.status_code == 303
+
+
+def cookies_of(token):
+    """The cookie that a server with this token gives, by name."""
+    from starlette.responses import Response
+
+    from woh_faiss.server.sessions import Sessions
+
+    made = Sessions(token.encode()).begin(Response(), secure=False).headers["set-cookie"]
+    name, _, value = made.split(";")[0].partition("=")
+    return {name: value}
+
+
+def test_a_cookie_is_of_one_token(locked):
+    assert len({*cookies_of(TOKEN), *cookies_of("another token of 16")}) == 2
+    ((name, value),) = cookies_of(TOKEN).items()
+    (other,) = cookies_of("another token of 16").values()
+    for cookie, status in ((other, 303), (value, 200)):
+        headers = {"Cookie": f"{name}={cookie}; x=y"}
+        assert locked.get("/", headers=headers, follow_redirects=False).status_code == status
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "//evil.example/",
+        "https://evil.example",
+        "/\\evil.example",
+        "/v1/info",
+        "javascript:alert(1)",
+        "/x",
+        "",
+    ],
+)
+def test_the_form_leads_nowhere_else(locked, to):
+    assert logged_in(locked, to=to).headers["location"] == "/"
+    assert "evil" not in logged_in(locked, to=f"/?q=a\r\nLocation: {to}").headers["location"].split("?")[0]
+
+
+def test_another_page_cannot_log_in_or_ask(locked):
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+        assert logged_in(locked, headers=headers).status_code == 403
+    logged_in(locked)
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        response = locked.post("/", files={"picture": ("a.jpg", jpeg())}, headers=headers)
+        assert response.status_code == 403
+
+
+def test_without_a_token_there_is_nothing_to_log_in_to(client):
+    assert client.get("/login", follow_redirects=False).headers["location"] == "/"
+    assert logged_in(client).headers["location"] == "/"
+    assert not answers(client).all(".//form[@action='/logout']")
+
+
 # ---- what it knows ----------------------------------------------------------------------------------------
 
 
 def test_the_second_page_tells_what_info_and_health_tell(client, index):
     seen = answers(client, "/about")
     facts = {text(it[0]): text(it[1]) for it in seen.all(".//dl[@class='facts']/div")}
-    info, health = index.info(), index.health(24)
+    info, health = index.info(60), index.health(24)
     assert facts["items"] == "240"
     assert facts["tags"] == f"{info['tags_known']} learned from, {info['tags_seen']} seen"
     assert facts["encoder"] == "model.onnx"
@@ -627,9 +753,9 @@ def test_the_second_page_tells_what_info_and_health_tell(client, index):
         assert asked(card.find("a[@class='like']").get("href")) == [("like", str(item["id"]))]
         assert f"trust {item['trust']:.2f}" in text(card)
         assert f"its picture says {tags[0][0]}" in text(card)
-    tags = seen.all(".//section[@aria-labelledby='tags']/ul/li/a")
-    assert text(tags[0]).split()[-1] == str(info["tags_top"][0][1])
-    assert asked(tags[0].get("href")) == [("tag", info["tags_top"][0][0])]
+    tags = seen.all(".//section[@aria-labelledby='tags']/ul/li")
+    assert [text(tag) for tag in tags] == [f"{tag} {count}" for tag, count in info["tags_top"]]
+    assert asked(tags[0].find("a").get("href")) == [("tag", info["tags_top"][0][0])]
 
 
 def test_warnings_of_health_are_shown(tmp_path):

@@ -1,128 +1,237 @@
 """The routes of /v1, and those that a supervisor asks.
 
-Bodies are read by the event loop; whatever computes, parses or prints runs in a thread of a few, in turn.
+The event loop reads bodies; whatever computes runs in `Turns`' threads.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import anyio
-import anyio.to_thread
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
+from fastapi import APIRouter, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from woh_faiss.index.neighbours import By
+from . import replies
+from .bodies import FORM, PICTURES, Id, ItemsBody, SearchBody, body_of, form_fields, media_of, parsed
+from .metrics import Metrics
+from .problems import MEDIA, Problem
+from .replies import reply
+from .service import Service
+from .turns import TOGETHER, Batches, Turns
 
-from .problems import Problem
-from .service import Answers, Hit, How, Queries, Service
+#: Bytes of a body up to which the event loop parses it: some 0.1 ms.
+_SMALL = 1 << 16
+_Ids = Annotated[list[Id] | None, Query(alias="id", description="May be given many times.")]
+_Keys = Annotated[list[str] | None, Query(alias="key", description="May be given many times.")]
+_Where = Annotated[str | None, Query(description="A filter, such as \"price < 20 and 'beach' in tags\".")]
 
-T = TypeVar("T")
-Id = Annotated[int, Field(ge=0, lt=2**63)]
 
+def api_routes(service: Service, turns: Turns, metrics: Metrics) -> APIRouter:
+    """The routes of an API for a service; `turns` are the threads that answer."""
+    problem = {"description": "What went wrong, in one line", "content": {MEDIA: {}}, "model": Problem}
+    router = APIRouter(responses={"4XX": problem, "5XX": problem})
+    settings = service.settings
+    writers = Turns(1, None)
+    batches = Batches(service, turns)
 
-class SearchBody(BaseModel):
-    """One or several queries, each of one kind, and how they are answered."""
+    def width() -> int:
+        return service.current().d
 
-    model_config = ConfigDict(extra="forbid")
+    # ---- searches ------------------------------------------------------------------------------------
 
-    vectors: list[list[float]] | None = Field(None, description="Rows of features, (nq, d).")
-    ids: list[Id] | None = Field(None, description="Ids of items: what is like them.")
-    keys: list[str] | None = Field(None, description="Keys of items: what is like them.")
-    tags: list[list[str]] | None = Field(None, description="A list of tags a query.")
-    texts: list[str] | None = Field(
-        None, description="Texts, by the encoder, or else by their words as tags."
+    @router.post(
+        "/v1/search",
+        openapi_extra=body_of(SearchBody, form=True),
+        responses={200: {"model": replies.SearchReply}},
     )
-    k: int = Field(10, ge=1, description="Answers a query.")
-    offset: int = Field(0, ge=0, description="Answers that are passed over.")
-    by: By = Field("both", description="What answers are ordered by.")
-    where: str | None = Field(None, description="A filter, such as \"price < 20 and 'beach' in tags\".")
-    expand: int = Field(3, ge=0, description="First answers that are asked with again.")
-    ann: str | None = Field(None, description='"ivf": look at a part of the codes only.')
-    refine: bool = Field(False, description="Order by the original features that the server has.")
-    refine_k: int | None = Field(None, ge=1, description="How many answers `refine` orders.")
-    explain: bool = Field(False, description="Answer with `kind` and `instance`, the terms of the score.")
-
-    def queries(self) -> Queries:
-        """What is asked with."""
-        names = ("vectors", "ids", "keys", "tags", "texts")
-        return Queries(**{name: getattr(self, name) for name in names})
-
-    def how(self) -> How:
-        """How it is answered."""
-        names = ("k", "offset", "by", "where", "expand", "ann", "refine", "refine_k", "explain")
-        return How(**{name: getattr(self, name) for name in names})
-
-
-class Turns:
-    """Threads that compute, as many at once as there are cores: more would only wait for each other."""
-
-    def __init__(self, threads: int, timeout: float) -> None:
-        self._limiter, self._timeout = anyio.CapacityLimiter(threads), timeout
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """What `work` gives; HTTPException where its turn does not come in time."""
-        me = object()
-        try:
-            with anyio.fail_after(self._timeout):
-                await self._limiter.acquire_on_behalf_of(me)
-        except TimeoutError:
-            raise HTTPException(
-                503, "too many requests are waiting; try again", {"Retry-After": "1"}
-            ) from None
-        try:
-            return await anyio.to_thread.run_sync(work)
-        finally:
-            self._limiter.release_on_behalf_of(me)
-
-
-def api_routes(service: Service) -> APIRouter:
-    """The routes of an API for a service."""
-    router = APIRouter(responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}})
-    turns = Turns(2, service.settings.timeout)
-
-    @router.post("/v1/search", openapi_extra=_body(SearchBody))
     async def search(request: Request) -> Response:
-        """Find the items nearest to each query."""
+        """Find the items nearest to each query, the nearest first."""
+        media = media_of(request.headers.get("content-type", ""))
+        if media == FORM:
+            return await by_form(request)
         body = await request.body()
+        asked = packed = None
+        if len(body) <= _SMALL:
+            asked, packed = parsed(SearchBody, body, media)
+            xq = asked.rows(packed, width)
+            if xq is not None and len(xq) <= TOGETHER and _vectors_alone(asked):
+                xq = np.asarray(xq) if _even(asked.vectors) else None
+                if xq is not None:
+                    found = await batches.search(xq, asked.how())
+                    metrics.queries.inc(len(found.hits))
+                    return reply(replies.search_record(found), request)
 
         def work() -> Response:
-            asked = SearchBody.model_validate_json(body)
-            return _json(_answers(service.search_all(asked.queries(), asked.how())))
+            one, of_one = (asked, packed) if asked is not None else parsed(SearchBody, body, media)
+            found = service.search_all(one.queries(one.rows(of_one, width)), one.how())
+            metrics.queries.inc(len(found.hits))
+            return reply(replies.search_record(found), request)
 
         return await turns.run(work)
 
-    @router.get("/healthz")
-    async def healthz() -> dict[str, str]:
+    async def by_form(request: Request) -> Response:
+        async with request.form(max_files=settings.max_queries, max_fields=1000) as form:
+
+            def work() -> Response:
+                asked, pictures = form_fields(form)
+                if not pictures:
+                    raise HTTPException(422, f"{PICTURES}: Field required")
+                found = service.search_all(asked.queries(images=pictures), asked.how())
+                metrics.queries.inc(len(found.hits))
+                return reply(replies.search_record(found), request)
+
+            return await turns.run(work)
+
+    # ---- items ---------------------------------------------------------------------------------------
+
+    @router.get("/v1/items/{id}", responses={200: {"model": replies.ItemReply}})
+    async def item(request: Request, id: Id) -> Response:  # noqa: A002 - what it is called everywhere
+        """One item by its id."""
+        return await turns.run(lambda: reply(replies.item_record(service.item(id)), request))
+
+    @router.get("/v1/items", responses={200: {"model": replies.ItemsReply}})
+    async def items(
+        request: Request,
+        ids: _Ids = None,
+        keys: _Keys = None,
+        where: _Where = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        offset: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+    ) -> Response:
+        """Items by id, key or filter, or all of them, in the order they were appended."""
+
+        def work() -> Response:
+            found, total = service.items(ids=ids, keys=keys, where=where, limit=limit, offset=offset)
+            return reply({"items": [*map(replies.item_record, found)], "total": total}, request)
+
+        return await turns.run(work)
+
+    @router.get("/v1/tags", responses={200: {"model": replies.TagsReply}})
+    async def tags(
+        request: Request,
+        prefix: str = "",
+        limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+    ) -> Response:
+        """Tags that begin with a text, the most frequent first."""
+
+        def work() -> Response:
+            found = service.tags(prefix, limit)
+            return reply({"tags": [{"tag": tag, "count": count} for tag, count in found]}, request)
+
+        return await turns.run(work)
+
+    # ---- writes --------------------------------------------------------------------------------------
+
+    def check_writer(request: Request) -> None:
+        if not settings.writable:
+            raise HTTPException(403, "this server only reads; start it with --writable and --token-file")
+        if not request.scope["state"]["bearer"]:
+            raise HTTPException(403, "writing needs the token as Authorization: Bearer TOKEN")
+
+    async def written(request: Request, learn: bool) -> Response:
+        check_writer(request)
+        media = media_of(request.headers.get("content-type", ""))
+        if media == FORM:
+            raise HTTPException(415, "items come as JSON or msgpack, not as a form")
+        body = await request.body()
+
+        def work() -> Response:
+            asked, packed = parsed(ItemsBody, body, media)
+            done, left_out = service.add(
+                vectors=asked.rows(packed, width),
+                texts=asked.texts,
+                tags=asked.tags,
+                ids=asked.ids,
+                keys=asked.keys,
+                metadata=asked.metadata,
+                learn=learn,
+                on_duplicate=asked.on_duplicate,
+            )
+            return reply(replies.round_record(done, left_out), request, 201)
+
+        return await writers.run(work)
+
+    @router.post(
+        "/v1/items",
+        status_code=201,
+        openapi_extra=body_of(ItemsBody),
+        responses={201: {"model": replies.RoundReply}},
+    )
+    async def add(request: Request) -> Response:
+        """Encode items with the newest hash function and append them; nothing is learned."""
+        return await written(request, learn=False)
+
+    @router.post(
+        "/v1/rounds",
+        status_code=201,
+        openapi_extra=body_of(ItemsBody),
+        responses={201: {"model": replies.RoundReply}},
+    )
+    async def update(request: Request) -> Response:
+        """Learn from items and append them: a round."""
+        return await written(request, learn=True)
+
+    @router.delete("/v1/items", responses={200: {"model": replies.RemovedReply}})
+    async def remove(
+        request: Request,
+        ids: _Ids = None,
+        keys: _Keys = None,
+        where: _Where = None,
+        ignore_missing: bool = False,
+    ) -> Response:
+        """Take items out of every answer, by id, key or filter, in one commit."""
+        check_writer(request)
+
+        def work() -> Response:
+            gone = service.remove(ids=ids, keys=keys, where=where, ignore_missing=ignore_missing)
+            return reply({"removed": gone, "ntotal": len(service.index)}, request)
+
+        return await writers.run(work)
+
+    # ---- what there is -------------------------------------------------------------------------------
+
+    @router.get("/v1/info", responses={200: {"model": dict[str, Any]}})
+    async def info(
+        request: Request, history: Annotated[int, Query(ge=0, le=10_000, description="Rounds.")] = 10
+    ) -> Response:
+        """What the index is: counts, sizes, model, encoder, and its newest rounds."""
+
+        def work() -> Response:
+            found = service.info()
+            found["history"] = found["history"][-history:] if history else []
+            return reply({**found, "writable": settings.writable}, request)
+
+        return await turns.run(work)
+
+    @router.get("/healthz", responses={200: {"model": replies.StatusReply}})
+    async def healthz(request: Request) -> Response:
         """Whether the process answers."""
-        return {"status": "ok"}
+        return reply({"status": "ok"}, request)
+
+    @router.get("/readyz", responses={200: {"model": replies.StatusReply}})
+    async def readyz(request: Request) -> Response:
+        """Whether it can answer searches; 503 says why not."""
+
+        def work() -> Response:
+            service.current()
+            return reply({"status": "ready"}, request)
+
+        return await turns.run(work)
+
+    @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
+    async def figures() -> Response:
+        """Figures for Prometheus."""
+        return await turns.run(lambda: metrics.told(service))
 
     return router
 
 
-def _body(model: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI says of a body that a route reads itself."""
-    schema = model.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def _vectors_alone(asked: SearchBody) -> bool:
+    others = (asked.ids, asked.keys, asked.tags, asked.texts)
+    return not asked.refine and all(other is None for other in others)
 
 
-def _json(record: Any, status: int = 200) -> Response:
-    text = json.dumps(record, separators=(",", ":"), allow_nan=False)
-    return Response(text, status, media_type="application/json")
-
-
-def _answers(found: Answers) -> dict[str, Any]:
-    """Answers as JSON has them."""
-    answers = [[_record(hit, found.measure) for hit in hits] for hits in found.hits]
-    return {"round": found.round, "answers": answers, "notes": found.notes}
-
-
-def _record(hit: Hit, measure: str = "score") -> dict[str, Any]:
-    record = asdict(hit)
-    record[measure] = record.pop("score")
-    return {name: value for name, value in record.items() if value is not None or name == "key"}
+def _even(vectors: list[list[float]] | None) -> bool:
+    """Whether they are rows of one width, or came otherwise."""
+    return vectors is None or (bool(vectors) and len({len(row) for row in vectors}) == 1)

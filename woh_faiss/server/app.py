@@ -15,9 +15,11 @@ from woh_faiss.version import __version__
 from . import problems
 from .api import api_routes
 from .guards import Guards
-from .page import page_routes
+from .metrics import Counted, Metrics
+from .page import DRAWN_AT_ONCE, page_routes
 from .service import Service
 from .settings import VARIABLE, Settings
+from .turns import Turns
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -31,10 +33,14 @@ def create_app(settings: Settings) -> FastAPI:
         The token file cannot be used any more.
     """
     service = Service(settings)
+    turns = Turns.of(settings.workers, settings.timeout)
+    drawing = Turns(DRAWN_AT_ONCE, settings.timeout)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        turns.close()
+        drawing.close()
         service.close()
 
     # The pages of FastAPI that show the API load scripts from elsewhere: there is /openapi.json alone.
@@ -49,9 +55,11 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    app.include_router(api_routes(service))
-    app.include_router(page_routes(service))
+    metrics = Metrics()
+    app.include_router(api_routes(service, turns, metrics))
+    app.include_router(page_routes(service, turns, drawing))
     app.add_middleware(Guards, settings=settings)
+    app.add_middleware(Counted, metrics=metrics)
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -12,14 +12,11 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-import anyio
-import anyio.to_thread
 from fastapi import APIRouter, Request
 from markupsafe import escape
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from woh_faiss.errors import InputError, WOHError
 from woh_faiss.html_template import html_template
@@ -31,6 +28,8 @@ from woh_faiss.thumbnails import Thumbnails
 from .page_query import LONGEST, MOST_K, PageQuery, completions
 from .problems import status_of
 from .service import Hit, SearchRequest, Service
+from .sessions import LOGIN, LOGOUT, PAGES, Sessions
+from .turns import Turns
 
 _HERE = Path(__file__).parent
 #: Pixels of the longest side of a thumbnail: of twice the width at which it is shown.
@@ -116,38 +115,40 @@ class Growth(NamedTuple):
     text: str
 
 
-def page_routes(service: Service) -> APIRouter:
-    """The routes of the page for a service."""
+def page_routes(service: Service, turns: Turns, drawing: Turns) -> APIRouter:
+    """The routes of the page for a service; `drawing` are threads that make thumbnails."""
     router = APIRouter(include_in_schema=False, default_response_class=Response)
-    page = _Page(service)
-    drawing = anyio.CapacityLimiter(DRAWN_AT_ONCE)
+    token = service.settings.token()
+    sessions = None if token is None else Sessions(token)
+    page = _Page(service, can_leave=sessions is not None)
 
     @router.get("/")
-    def search(request: Request) -> Response:
-        return page.answer(request.query_params.multi_items())
+    async def search(request: Request) -> Response:
+        given = request.query_params.multi_items()
+        return await turns.run(lambda: page.answer(given))
 
     @router.post("/")
     async def search_by_picture(request: Request) -> Response:
         try:
             async with request.form(max_files=1, max_fields=200) as form:
-                return await run_in_threadpool(page.answer_form, form)
+                return await turns.run(lambda: page.answer_form(form))
         except HTTPException as error:  # of a body that is too large, too slow or none
-            return await run_in_threadpool(page.failed, PageQuery(), str(error.detail), error.status_code)
+            status, told = error.status_code, str(error.detail)
+            return await turns.run(lambda: page.failed(PageQuery(), told, status))
 
     @router.get("/about")
-    def about() -> Response:
-        return page.about()
+    async def about() -> Response:
+        return await turns.run(page.about)
 
     @router.get("/complete")
-    def complete(q: str = "") -> Response:
-        found = completions(q, service.tags) if len(q) <= LONGEST else []
+    async def complete(q: str = "") -> Response:
+        found = await turns.run(lambda: completions(q, service.tags)) if len(q) <= LONGEST else []
         return JSONResponse(found, headers={"Cache-Control": "no-store"})
 
     @router.get("/thumbnails/{item}")
     async def thumbnail(request: Request, item: int) -> Response:
-        return await anyio.to_thread.run_sync(
-            page.thumbnail, item, request.headers.get("if-none-match"), limiter=drawing
-        )
+        held = request.headers.get("if-none-match")
+        return await drawing.run(lambda: page.thumbnail(item, held))
 
     @router.get("/static/{name}")
     def static(name: str) -> Response:
@@ -156,17 +157,36 @@ def page_routes(service: Service) -> APIRouter:
         content, media = _file(name)
         return Response(content, media_type=media, headers={"Cache-Control": "max-age=31536000, immutable"})
 
+    @router.get(LOGIN)
+    def login(next: str = "/") -> Response:  # noqa: A002 - what an address has
+        return RedirectResponse("/", 303) if sessions is None else page.login(next)
+
+    @router.post(LOGIN)
+    async def logged_in(request: Request) -> Response:
+        async with request.form(max_files=0, max_fields=5) as form:
+            token, wanted = str(form.get("token", "")), str(form.get("next", "/"))
+        if sessions is None:
+            return RedirectResponse("/", 303)
+        if not sessions.is_token(token.strip()):
+            return page.login(wanted, "this is not the token of this server; look into its token file", 403)
+        return sessions.begin(RedirectResponse(_own(wanted), 303), request.url.scheme == "https")
+
+    @router.post(LOGOUT)
+    def logged_out() -> Response:
+        leaving = RedirectResponse("/", 303)
+        return leaving if sessions is None else sessions.end(leaving)
+
     return router
 
 
 class _Page:
     """What the routes answer."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, can_leave: bool) -> None:
+        self._service, self._can_leave = service, can_leave
         self._thumbnails = Thumbnails(service.settings.images, side=SIDE)
         self._templates = {
-            name: html_template(_HERE / "templates" / f"{name}.html") for name in ("search", "about")
+            name: html_template(_HERE / "templates" / f"{name}.html") for name in ("search", "about", "login")
         }
         self._takes = cache(service.takes)  # which may open a model
         self._about: tuple[Any, dict[str, Any]] | None = None
@@ -321,7 +341,7 @@ class _Page:
             like=PageQuery(like=hit.id, tags=query.tags, where=query.where, by=query.by, k=query.k).address,
             score=None if hit.score is None else f"{unit} {hit.score:{'.0f' if unit == 'bits' else '.3f'}}",
             terms=terms,
-            tags=[(tag, _with(query, tag)) for tag in dict.fromkeys(hit.tags)],
+            tags=[(tag, _with(query, tag)) for tag in dict.fromkeys(hit.tags or [])],
             metadata=[
                 (key, _shown(value)) for key, value in (hit.metadata or {}).items() if value is not None
             ],
@@ -398,12 +418,17 @@ class _Page:
             raise HTTPException(404, "this item's file is no picture that can be read")
         return Response(thumbnail.jpeg, media_type="image/jpeg", headers=headers)
 
+    def login(self, wanted: str, error: str | None = None, status: int = 200) -> Response:
+        """The form for the token, which leads to `wanted`."""
+        values = {"title": "Log in", "here": "login", "error": error, "next": _own(wanted)}
+        return self._html("login", values, status)
+
     def _html(self, template: str, values: dict[str, Any], status: int = 200) -> Response:
         html = self._templates[template].render(
             **values,
-            index_name=self._service.index.path.name,
+            index_name="woh-index" if template == "login" else self._service.index.path.name,
             pictures=self._service.settings.images is not None,
-            can_leave=False,
+            can_leave=self._can_leave and template != "login",
             most_tags=MOST_TAGS,
             static=_address_of,
             typed=escape,
@@ -437,6 +462,11 @@ def _file(name: str) -> tuple[bytes, str]:
 def _address_of(name: str) -> str:
     """Where a file of the page is: another address when it changes, so that browsers keep it."""
     return f"/static/{name}?v={hashlib.sha256(_file(name)[0]).hexdigest()[:12]}"
+
+
+def _own(address: str) -> str:
+    """An address of a page of this server; the first one for any other."""
+    return address if address.partition("?")[0] in PAGES else "/"
 
 
 def _heading(query: PageQuery, asked: Card | None) -> str:

@@ -11,15 +11,17 @@ import copy
 import io
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from woh_faiss.errors import ConfigError, InputError, LockedError, short
+from woh_faiss.errors import ConfigError, InputError, LockedError, MissingItemError, short
 from woh_faiss.index.index import WOHIndex
 from woh_faiss.index.neighbours import By, Neighbour
 from woh_faiss.tags.tag_text import normalise, words
@@ -28,8 +30,9 @@ from woh_faiss.validate import listed, whole_number
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from woh_faiss import Chunk, Refine, WordVectors
+    from woh_faiss import Refine, WordVectors
     from woh_faiss.encoders.encoder import Encoder
+    from woh_faiss.inputs.chunk import OnDuplicate
     from woh_faiss.store import Item, Round
 
 #: Seconds between two looks for commits of other processes.
@@ -54,6 +57,8 @@ class How:
         As there.
     explain : bool
         Whether answers have `kind` and `instance`.
+    describe : bool
+        Whether they have keys, tags and metadata; the catalogue is looked up for them.
     """
 
     k: int = 10
@@ -65,6 +70,7 @@ class How:
     refine: bool = False
     refine_k: int | None = None
     explain: bool = False
+    describe: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +152,7 @@ class Hit:
     score: float | None
     kind: float | None
     instance: float | None
-    tags: list[str]
+    tags: list[str] | None
     metadata: Mapping[str, Any] | None = None
     trust: float | None = None
 
@@ -198,6 +204,10 @@ class Answers:
         """The newest round of the state."""
         return self.state.store.snapshot.round
 
+    def part(self, start: int, stop: int) -> Answers:
+        """The answers to some of the queries."""
+        return replace(self, hits=self.hits[start:stop])
+
 
 class Service:
     """An index that is served: threads share it.
@@ -224,6 +234,21 @@ class Service:
     def close(self) -> None:
         """Close the index."""
         self._live.close()
+
+    def prepare(self) -> None:
+        """Open what the settings name, so that errors come now.
+
+        Raises
+        ------
+        InputError, ConfigError
+            The encoder, the word vectors or the features to refine by cannot be opened, or do not fit.
+        """
+        if self.settings.encoder is not None:
+            self._encoder("images")
+        if self.settings.refine is not None:
+            features = self._refine
+            self._live.check_encoder(features.encoder, features.where)
+        _ = self.word_vectors
 
     # ---- the state -----------------------------------------------------------------------------------
 
@@ -284,17 +309,24 @@ class Service:
         self._check(queries, how)
         notes: list[str] = []
         search = self._search_of(queries, how, notes)
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             index = self.current()
-            D, I, terms = search(index)
-            D, I = D[:, how.offset :], I[:, how.offset :]
-            found = index.describe(D, I)
-            if sum(map(len, found)) == int((I >= 0).sum()):
-                break
+            try:
+                D, I, terms = search(index)
+                D, I = D[:, how.offset :], I[:, how.offset :]
+                if not how.describe:
+                    found = [_bare(*pair) for pair in zip(D.tolist(), I.tolist(), strict=True)]
+                    break
+                found = index.describe(D, I)
+                if sum(map(len, found)) == int((I >= 0).sum()):
+                    break
+            except MissingItemError:
+                if attempt + 1 == _ATTEMPTS or self._live.store.newest() == index.store.snapshot:
+                    raise
             self._looked = -np.inf  # `compact` erased some of them: this state is no more
         explained = [_terms(terms, q, how.offset, row) for q, row in enumerate(I)]
         hits = [
-            [_hit(it, *of_id.get(it.id, (None, None))) for it in row]
+            [_hit(it, how.describe, *of_id.get(it.id, (None, None))) for it in row]
             for row, of_id in zip(found, explained, strict=True)
         ]
         return Answers(hits, _measure(how), [*dict.fromkeys(notes)], index)
@@ -330,6 +362,8 @@ class Service:
         if not 0 < n <= settings.max_queries:
             raise InputError(f"there are {n} queries, this server takes 1 to {settings.max_queries} at once")
         by_items = queries.ids is not None or queries.keys is not None
+        if how.refine_k is not None and not how.refine:
+            raise InputError("refine_k says how many answers are refined; ask for refine, too")
         if how.refine and (by_items or kinds == ["tags"]):
             raise InputError("refine orders answers to vectors, images and texts; drop it")
 
@@ -398,11 +432,13 @@ class Service:
         from woh_faiss.encoders import EncoderRecord, open_encoder
         from woh_faiss.encoders.open_encoder import open_remembered
 
+        index, name = self._live, self.settings.encoder
+        if name is not None:
+            side = ""  # one for both
         with self._encoding:
             if side not in self._encoders:
-                index, name = self._live, self.settings.encoder
                 if name is not None:
-                    encoder = open_encoder(name, side=side)
+                    encoder = open_encoder(name)
                     index.check_encoder(EncoderRecord.of(encoder), "--encoder")
                 elif index.encoder is not None:
                     encoder = open_remembered(index.encoder, where=str(index.path), side=side)
@@ -522,19 +558,53 @@ class Service:
 
     # ---- writes --------------------------------------------------------------------------------------
 
-    def add(self, chunk: Chunk, *, learn: bool, on_duplicate: str = "error") -> Round:
-        """Append a chunk, learned from or only encoded.
+    def add(
+        self,
+        *,
+        learn: bool,
+        vectors: Any = None,
+        texts: Sequence[str] | None = None,
+        tags: Sequence[Sequence[str]] | None = None,
+        ids: Sequence[int] | None = None,
+        keys: Sequence[str] | None = None,
+        metadata: Mapping[str, Sequence[Any]] | None = None,
+        on_duplicate: OnDuplicate = "error",
+    ) -> tuple[Round, int]:
+        """Append items, learned from or only encoded: the round, and how many were left out as duplicates.
 
         Raises
         ------
         InputError, LockedError, NotFittedError, StoreError
-            As `WOHIndex.update` and `add`.
+            As `WOHIndex.update` and `add`; or there are too many items.
         """
+        from woh_faiss import Chunk
+
+        if (vectors is None) == (texts is None):
+            raise InputError("items need features; give one of vectors and texts")
+        given: Any = texts if vectors is None else vectors
+        n, most = len(given), self.settings.max_items
+        if not 0 < n <= most:
+            raise InputError(f"there are {n} items, this server takes 1 to {most} at once")
+        if texts is not None:
+            if "texts" not in (encoder := self._encoder("texts")).sides:
+                raise InputError(f"the encoder {encoder.name} takes no texts; give vectors")
+            vectors = self._encoded("texts", texts)
+        types = self._live.metadata_types if metadata else {}
+        chunk = Chunk.of(
+            vectors,
+            tags,
+            ids=ids,
+            keys=keys,
+            metadata=metadata and {name: _dated(types.get(name), it) for name, it in metadata.items()},
+            on_duplicate=on_duplicate,
+        )
+        how: dict[str, Any] = {"on_duplicate": on_duplicate, "timeout": self.settings.timeout}
         with self._written() as index:
-            how: dict[str, Any] = {"on_duplicate": on_duplicate, "timeout": self.settings.timeout}
             if learn:
-                return index.update(chunk, word_vectors=self.word_vectors, **how)
-            return index.add(chunk, **how)
+                done = index.update(chunk, word_vectors=self.word_vectors, **how)
+            else:
+                done = index.add(chunk, **how)
+        return done, n - done.n
 
     def remove(
         self,
@@ -544,7 +614,15 @@ class Service:
         where: str | None = None,
         ignore_missing: bool = False,
     ) -> int:
-        """Take items out of every answer; returns how many. Errors as `WOHIndex.remove`."""
+        """Take items out of every answer; returns how many.
+
+        Raises
+        ------
+        InputError, LockedError, StoreError
+            As `WOHIndex.remove`, or nothing says which items.
+        """
+        if ids is None and keys is None and where is None:
+            raise InputError("nothing says which items are to be removed; give id, key or where")
         with self._written() as index:
             return index.remove(
                 None if ids is None else np.array(ids),
@@ -554,25 +632,21 @@ class Service:
                 timeout=self.settings.timeout,
             )
 
-    def _written(self) -> _Written:
-        return _Written(self)
-
-
-class _Written:
-    """The index to be written to by one thread; what it commits is served at once."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def __enter__(self) -> WOHIndex:
-        service = self._service
-        if not service._writing.acquire(timeout=service.settings.timeout):
+    @contextmanager
+    def _written(self) -> Iterator[WOHIndex]:
+        """The index to be written to by one thread; what it commits is served at once."""
+        if not self._writing.acquire(timeout=self.settings.timeout):
             raise LockedError("another request is writing; try again when it has ended")
-        return service._live
+        try:
+            yield self._live
+            self._pin()
+        finally:
+            self._writing.release()
 
-    def __exit__(self, *exception: object) -> None:
-        self._service._writing.release()
-        self._service._pin()
+
+def _bare(D: list[float], I: list[int]) -> list[Neighbour]:
+    """Answers of which only ids and scores are told."""
+    return [Neighbour(id_, None, d, [], np.nan) for d, id_ in zip(D, I, strict=True) if id_ >= 0]
 
 
 def _terms(
@@ -585,7 +659,9 @@ def _terms(
     return dict(zip(ids.tolist(), zip(kind, instance, strict=True), strict=True))
 
 
-def _hit(it: Neighbour, kind: float | None, instance: float | None) -> Hit:
+def _hit(it: Neighbour, described: bool, kind: float | None, instance: float | None) -> Hit:
+    if not described:
+        return Hit(it.id, None, it.distance, kind, instance, None)
     return Hit(it.id, it.key, it.distance, kind, instance, it.tags, it.metadata, it.trust)
 
 
@@ -606,6 +682,17 @@ def _picture(data: bytes) -> Any:
             return upright_rgb(image)
     except InputError as error:
         raise InputError(f"the picture: {error}") from None
+
+
+def _dated(type_: str | None, cells: Sequence[Any]) -> list[Any]:
+    """Cells for a column of dates or times, which JSON has as text; others as they are."""
+    read = {"date": date.fromisoformat, "datetime": datetime.fromisoformat}.get(type_ or "")
+    if read is None:
+        return list(cells)
+    try:
+        return [read(cell) if isinstance(cell, str) else cell for cell in cells]
+    except ValueError as error:
+        raise InputError(f"metadata of a column of type {type_}: {error}") from None
 
 
 def _about(request: SearchRequest) -> str:

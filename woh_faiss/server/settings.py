@@ -53,7 +53,9 @@ class Settings:
     max_body : int
         Bytes of a request's body.
     max_queries : int
-        Queries, and items to add, of one request.
+        Queries of one request.
+    max_items : int
+        Items to add of one request.
     max_k : int
         Answers a query, those that are passed over among them.
     timeout : float
@@ -80,11 +82,18 @@ class Settings:
     workers: int = 1
     max_body: int = 32 << 20
     max_queries: int = 1000
+    max_items: int = 10_000
     max_k: int = 1000
     timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        for name, least in (("max_body", 1024), ("max_queries", 1), ("max_k", 1), ("workers", 1)):
+        for name, least in (
+            ("max_body", 1024),
+            ("max_queries", 1),
+            ("max_items", 1),
+            ("max_k", 1),
+            ("workers", 1),
+        ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected at least {least}")
         if not 0 < self.timeout < float("inf"):
