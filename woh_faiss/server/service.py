@@ -233,6 +233,7 @@ class Service:
 
     def close(self) -> None:
         """Close the index."""
+        self._pinned.close()
         self._live.close()
 
     def prepare(self) -> None:
