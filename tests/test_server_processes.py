@@ -79,6 +79,13 @@ class Server:
         ).stdout.split()
         return [pid for pid in map(int, [self.process.pid, *children]) if "codes.faiss" in _maps(pid)]
 
+    def wait_for(self, workers):
+        """Those processes when there are so many."""
+        while len(found := self.workers()) < workers:
+            time.sleep(0.05)
+        assert len(found) == workers
+        return found
+
     def end(self, number=signal.SIGTERM):
         """Its exit code."""
         self.process.send_signal(number)
@@ -114,10 +121,21 @@ def vectors(n=1, seed=1):
     return served.stream(n, seed=seed).features.tolist()
 
 
+def test_the_client_of_the_documentation(path, capsys):
+    page = Path(__file__).parents[1] / "docs" / "server.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    with serving(path) as server, WOHIndex.open(path) as index:
+        xq = served.stream(3, seed=1).features
+        exec(block.replace("8765", str(server.port)), {"xq": xq})  # noqa: S102 - our own page
+        D, I = index.search(xq, 5, where="price < 20")
+        best = [hits[0] for hits in index.describe(D, I)]
+        assert capsys.readouterr().out.splitlines() == [f"{it.id} {it.key} {it.tags}" for it in best]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_ends_it_when_it_has_answered(path, workers):
     with serving(path, "--workers", str(workers)) as server:
-        assert len(server.workers()) == workers
+        server.wait_for(workers)
         body = {"vectors": vectors(300), "k": 20}
         answers = []
 
@@ -140,10 +158,14 @@ def test_sigterm_ends_it_when_it_has_answered(path, workers):
 
 
 def test_workers_map_the_codes_and_count_together(path):
+    with WOHIndex.open(path) as index:
+        index.add(served.stream(20_000, seed=2).features)
     with serving(path, "--workers", "2") as server:
-        for pid in server.workers():
+        for pid in server.wait_for(2):
             (part,) = re.findall(r"codes\.faiss\n.*?VmFlags", _maps(pid), re.DOTALL)
-            assert re.search(r"Private_Dirty: +0 kB", part)  # it has no copy of its own
+            size, own = (int(re.search(rf"{name}: +(\d+) kB", part)[1]) for name in ("Size", "Anonymous"))
+            assert size > 50
+            assert own <= 4  # of the page of the header alone
         for _ in range(30):
             assert server.search(ids=[1], k=1)[0] == 200
         _, figures = server.ask("GET", "/metrics")
@@ -232,8 +254,11 @@ def test_kill_9_during_writes_leaves_what_the_store_promises(path, tmp_path, wor
                             raise
 
             thread = threading.Thread(target=write)
+            before = len(acknowledged)
             thread.start()
-            time.sleep(float(rng.uniform(0.2, 1.2)))
+            while len(acknowledged) == before and thread.is_alive():
+                time.sleep(0.01)
+            time.sleep(float(rng.uniform(0, 0.5)))
             victims = [server.process.pid, *server.workers()]
             for pid in victims:
                 os.kill(pid, signal.SIGKILL)
