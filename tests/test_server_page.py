@@ -388,6 +388,16 @@ def test_what_is_no_picture_is_one_line(client, data, told):
     assert told in sent(client, data, status=400).alert
 
 
+def test_a_body_that_is_too_large_is_one_line_on_the_page(served):
+    with client_of(served / "pictures.woh", max_body=3000) as client:
+        assert len(sent(client, jpeg("sea", format="PNG")).ids) == 24
+        assert client.post("/", files={"picture": ("a.jpg", bytes(5000))}).status_code == 413
+        head = b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.jpg"\r\n\r\n'
+        headers = {"content-type": "multipart/form-data; boundary=x"}
+        pieces = iter([head, *[bytes(1000)] * 9])  # of a length that nobody says beforehand
+        assert Seen(client.post("/", content=pieces, headers=headers), 413).alert
+
+
 @pytest.mark.parametrize("name", [attack for attack in ATTACKS if "\0" not in attack])
 def test_a_picture_may_have_any_name(client, name):
     fields = {"vector": PageQuery(vector=np.ones(192, np.float32)).vector_text, "name": name}
