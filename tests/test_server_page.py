@@ -762,7 +762,7 @@ def test_the_second_page_tells_what_info_and_health_tell(client, index):
     for card, item, tags in zip(seen.cards, health["doubted"], predicted, strict=True):
         assert asked(card.find("a[@class='like']").get("href")) == [("like", str(item["id"]))]
         assert f"trust {item['trust']:.2f}" in text(card)
-        assert f"its picture says {tags[0][0]}" in text(card)
+        assert f"its code says {tags[0][0]}" in text(card)
     tags = seen.all(".//section[@aria-labelledby='tags']/ul/li")
     assert [text(tag) for tag in tags] == [f"{tag} {count}" for tag, count in info["tags_top"]]
     assert asked(tags[0].find("a").get("href")) == [("tag", info["tags_top"][0][0])]
