@@ -93,7 +93,7 @@ class DocumentDB:
         self._held: tuple[int, Waiting] | None = None
         if not os.path.lexists(path):
             _create(path)
-        with self._connected("mode=ro") as connection:
+        with self._opened("mode=ro", timeout) as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > FORMAT:
                 raise StoreError(
@@ -161,12 +161,16 @@ class DocumentDB:
             connection.execute("COMMIT")
 
     @contextmanager
-    def _connected(self, mode: str = "mode=rw", timeout: float | None = None) -> Iterator[sqlite3.Connection]:
-        """A connection, closed afterwards; SQLite's errors as ours."""
-        waited = self._timeout if timeout is None else timeout
+    def _connected(self, timeout: float | None = None) -> Iterator[sqlite3.Connection]:
+        """A connection to tables that were compared, closed afterwards; SQLite's errors as ours."""
+        with self._opened("mode=rw", self._timeout if timeout is None else timeout) as connection:
+            connection.set_progress_handler(None, 0)  # which ends a statement about 10,000 documents
+            yield connection
+
+    @contextmanager
+    def _opened(self, mode: str, waited: float) -> Iterator[sqlite3.Connection]:
         try:
             with closing(database.connect(self._path, mode, waited)) as connection:
-                connection.execute("PRAGMA trusted_schema = OFF")
                 yield connection
         except sqlite3.Error as error:
             if database.taken(error):
