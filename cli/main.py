@@ -22,6 +22,7 @@ COMMANDS = {
     "import": "import_faiss",
     "remove": "maintenance",
     "query": "query",
+    "serve": "serve",
     "info": "info",
     "items": "items",
     "verify": "maintenance",

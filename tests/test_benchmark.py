@@ -15,7 +15,17 @@ from woh_faiss import Chunk, WOHConfig
 from woh_faiss.errors import InputError
 from woh_faiss.evaluation import benchmark
 from woh_faiss.evaluation.baselines import METHODS
-from woh_faiss.evaluation.benchmark import NAMES, Cell, Records, Setting, cells, measure, paper
+from woh_faiss.evaluation.baselines.ablations import VARIANTS
+from woh_faiss.evaluation.benchmark import (
+    NAMES,
+    Cell,
+    Records,
+    Setting,
+    cells,
+    measure,
+    paper,
+    published_numbers,
+)
 from woh_faiss.evaluation.benchmark.cells import data_digest
 from woh_faiss.evaluation.benchmark.measuring import by_iteration, objective
 from woh_faiss.evaluation.benchmark.report import table
@@ -66,11 +76,12 @@ def test_every_method_is_measured_as_the_protocol_has_it(chunk, name):
     assert got["first"][-1] == 500
     assert np.all(np.diff(got["recall"]) >= 0)
     assert 0 < got["recall"][-1] <= 1
+    learners = METHODS | VARIANTS
     if name in METHODS or name.startswith("woh"):
         config = WOHConfig(
             bits=16, seed=1, min_count=1, preset="paper" if name == "woh-paper" else "adaptive"
         )
-        given = {"make": METHODS[name].of} if name in METHODS else {}
+        given = {"make": learners[name].of} if name in learners else {}
         if name == "woh-twin":
             given = {"instance_bits": 8, "by": "both", "expand": 3}
             config = replace(config, bits=8)
@@ -99,8 +110,8 @@ def test_precision_is_that_of_the_evaluation(chunk):
 
 def test_cells_leave_out_what_a_method_cannot_do():
     every = cells(["all"], [16, 64, 96], [0, 1])
-    assert {cell.method for cell in every} == set(NAMES)
-    assert {cell.bits for cell in every if cell.method == "cosdish"} == {16}
+    assert {cell.method for cell in every} == set(NAMES) - set(VARIANTS)
+    assert {cell.bits for cell in every if cell.method == "cosdish"} == {16, 64, 96}
     assert {cell.bits for cell in every if cell.method == "faiss-rabitq"} == {96}
     assert [cell for cell in every if cell.method == "float-l2"] == [
         Cell("float-l2", None, 0),
@@ -210,9 +221,9 @@ def test_the_command_measures_what_is_missing_and_reports_all(files, monkeypatch
         (["--methods", "woh,nope"], 1, "unknown methods nope"),
         (["--vary", "alpha"], 2, "not of the form"),
         (
-            ["--dataset", "mirflickr25k"],
+            ["more.npy", "again.npy", "--dataset", "mirflickr25k"],
             1,
-            "1 arguments were given for mirflickr25k, expected FOLDER and FEATURES",
+            "3 arguments were given for mirflickr25k, expected FOLDER and FEATURES, or a FILE",
         ),
         (["--dataset", "synthetic"], 1, "is 'all.npz', expected a whole number"),
         (["--vary", "nope=1"], 1, "cannot vary nope"),
@@ -288,11 +299,14 @@ def test_ablations_leave_out_one_part_each(chunk, monkeypatch):
     monkeypatch.setitem(WOHConfig.__init__.__kwdefaults__, "anchors", 1000)
     found = paper.ablation([8], [0])
     assert [cell.label for cell in found] == [
-        *("woh-paper", "woh-paper (beta 0)", "woh-paper (theta 0)", "woh-paper (mu 0)"),
-        "woh-paper (weighted 0)",
+        *("woh-paper", "woh-1", "woh-2", "woh-3", "woh-4"),
+        *("woh-paper (beta 0)", "woh-paper (mu 0)", "woh-paper (weighted 0)"),
     ]
     scores = {measure(chunk, cell, SETTING)["rounds"][-1]["map"] for cell in found}
     assert len(scores) == len(found)
+    assert paper.ablation([8], [0])[1] == Cell("woh-1", 8, 0)
+    same = measure(chunk, Cell("woh-paper", 8, 0, {"theta": 0}), SETTING)
+    assert measure(chunk, Cell("woh-1", 8, 0), SETTING)["rounds"][-1]["map"] == same["rounds"][-1]["map"]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +346,7 @@ def test_published_numbers_that_cannot_be_compared_are_refused(tmp_path, text, s
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError, match=said):
-        paper.published(path)
+        published_numbers.of_file(path)
 
 
 @pytest.mark.slow
@@ -350,18 +364,21 @@ def test_the_papers_experiment_on_a_files_own_split(tmp_path, monkeypatch):
     flags = ["--paper", "--published", "table1.csv", "--ablation", "--bits", 16, "--seeds", 1, "-o", "rep"]
     done = run("benchmark", "--dataset", "mat", "set.mat", "--methods", "sh,woh-paper", *flags)
     lines = [json.loads(line) for line in (tmp_path / "rep" / "results.jsonl").read_text().splitlines()]
-    assert len(lines) == 2 + 4
+    assert len(lines) == 2 + 4 + 3
     for line in lines:
         assert (line["queries"], line["database"], len(line["rounds"])) == (200, 4100, 2)
-        assert (line["size"], line["own"], line["min_count"]) == (2000, 200, 50)
+        assert (line["size"], line["own"], line["min_count"]) == (2000, 200, 1)
     ours = {line["method"]: line["rounds"][-1]["map"] for line in lines if not line["hyper"]}
     sh, woh = ours["sh"], ours["woh-paper"]
+    best = "woh-paper > sh" if woh > sh else "sh > woh-paper"
+    tau = 1 if woh > sh else -1
     assert done.stdout.splitlines() == [
         f"sh, 16 bits: MAP {sh:.3f}, published 0.200 ({sh - 0.2:+.3f})",
         f"woh-paper, 16 bits: MAP {woh:.3f}, published 0.715 ({woh - 0.715:+.3f})",
+        f"order at 16 bits: published woh-paper > sh; here {best}; Kendall's tau {tau:.2f}",
     ]
     page = (tmp_path / "rep" / "report.html").read_text()
-    assert "Beside published numbers" in page
+    assert "MAP beside table1.csv" in page
     assert (tmp_path / "rep" / "ablation.svg").is_file()
     assert not (tmp_path / "rep" / "sensitivity-beta.svg").exists()
 

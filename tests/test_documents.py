@@ -131,6 +131,15 @@ def test_only_what_is_kept_is_an_answer(learned, tmp_path):
         assert {entry.metadata["topic"] for entry, _ in found} == {"hill"}
 
 
+def test_a_statement_about_many_documents_is_not_ended(tmp_path):
+    many = [Entry(str(i), None, {"i": i}, []) for i in range(20_000)]
+    with opened(tmp_path / "store") as store:
+        assert store.write(many) == len(many) == len(store)
+        assert [entry.metadata["i"] for entry in store.matching()] == [*range(len(many))]
+        assert store.write(many) == store.delete(None) == len(many)
+        assert len(store) == 0
+
+
 def test_the_embeddings_space_is_given_back(tmp_path):
     with opened(tmp_path / "store", learn_from=400) as store:
         file = store.path / "documents.sqlite"

@@ -74,12 +74,29 @@ def traces(x):
     return [form.astype(dtype).tobytes() for form in forms for dtype in (np.float64, np.float32, np.float16)]
 
 
-def but_anchors(path):
-    """The bytes of a file, of a model those of all its arrays but the anchors, which may be rows of items."""
+def held_bytes(path):
+    """The bytes of a file, of a model those of its arrays."""
     if not path.name.startswith("model-"):
         return path.read_bytes()
     with np.load(path) as arrays:
-        return b"".join(array.tobytes() for name, array in arrays.items() if name != "A")
+        return b"".join(array.tobytes() for array in arrays.values())
+
+
+@pytest.mark.parametrize("anchors", [8, 30, 40, 41])
+@pytest.mark.parametrize("twice", [False, True])
+def test_no_anchor_is_the_row_of_an_item(tmp_path, anchors, twice):
+    """With items left over for k-means and without, with rows that are there twice, erased or not."""
+    with WOHIndex.create(tmp_path / "i", **SMALL | {"anchors": anchors}, instance_bits=0) as index:
+        X, tags = tagged(0)
+        if twice:
+            X[20:] = X[:20]
+        index.update(X, tags)
+        index.update(*tagged(1))
+        index.remove([*range(40)])
+        assert index.compact() == (40, True)
+        for path in index.path.iterdir():
+            held = held_bytes(path)
+            assert not any(form in held for x in X for form in traces(x)), path.name
 
 
 @pytest.mark.parametrize("way", ["remove", "replace"])
@@ -93,7 +110,7 @@ def test_nothing_of_an_erased_item_is_in_what_the_learner_keeps(tmp_path, way):
             index.update(X, tags, ids=100 * seed + np.arange(40))
             rounds.append(X)
         gone = {5: rounds[0][5], 107: rounds[1][7]}  # one with tags, one without
-        models = [but_anchors(path) for path in sorted(index.path.glob("model-*"))]
+        models = [held_bytes(path) for path in sorted(index.path.glob("model-*"))]
         assert all(any(form in model for form in traces(gone[5])) for model in models)
         assert any(form in models[-1] for form in traces(gone[107]))
         if way == "remove":
@@ -104,9 +121,9 @@ def test_nothing_of_an_erased_item_is_in_what_the_learner_keeps(tmp_path, way):
         assert index.compact() == (2, True)
         for x in gone.values():
             for path in index.path.iterdir():
-                assert not any(form in but_anchors(path) for form in traces(x)), path.name
+                assert not any(form in held_bytes(path) for form in traces(x)), path.name
         kept = rounds[2][20]
-        assert any(form in but_anchors(path) for path in index.path.glob("model-*") for form in traces(kept))
+        assert any(form in held_bytes(path) for path in index.path.glob("model-*") for form in traces(kept))
         for found, before in zip(index.search(XQ, 20), (D, I), strict=True):
             assert_array_equal(found, before)
         assert WOHIndex.verify(index.path) == []

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from woh_faiss.errors import InputError
 from woh_faiss.learner import blocks
-from woh_faiss.learner.kernel import Kernel, reference_map, squared_distances
+from woh_faiss.learner.kernel import Kernel, centroids, reference_map, squared_distances
 
 #: Exponents may be off by that much: they are summed in float32.
 SINGLE = 2e-5
@@ -86,3 +86,9 @@ def test_distances_are_never_negative():
 def test_items_that_are_all_alike_are_refused():
     with pytest.raises(InputError, match="the 7 items of the first chunk all have the same features"):
         Kernel.fit(np.ones((7, 3)), np.ones((2, 3)))
+
+
+def test_centroids_are_means_of_their_rows():
+    X = np.concatenate([np.zeros((5, 2)), np.ones((3, 2)), np.full((2, 2), 9.0)])
+    assert_allclose(np.sort(centroids(X, X[[0, 5, 8]], 5)[:, 0]), [0, 1, 9])
+    assert_allclose(centroids(X, X[[0, 0, 5]], 5)[:, 0].min(), 0)  # one of two equal ones stays without rows

@@ -204,7 +204,7 @@ def test_tags_that_nothing_was_learned_from_are_trusted(maker):
 
 
 def test_the_tags_of_others_are_trusted_least():
-    X, tags = stream(n=400)
+    X, tags = stream(1, n=400)
     swapped = np.arange(0, 400, 20)
     for i in swapped:
         tags[i] = [next(word for word in WORDS if word not in tags[i])]

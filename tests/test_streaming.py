@@ -11,10 +11,13 @@ from numpy.testing import assert_array_equal
 
 from woh_faiss.errors import InputError
 from woh_faiss.evaluation import plots
-from woh_faiss.evaluation.metrics import cosine, l2, mean_average_precision
+from woh_faiss.evaluation.metrics import average_precision, cosine, l2, mean_average_precision
+from woh_faiss.evaluation.quality import ScoreRanking, StreamInstanceBits
 from woh_faiss.evaluation.streaming import Result, split, stream
 from woh_faiss.inputs.chunk import Chunk, concatenate
 from woh_faiss.learner.config import WOHConfig
+from woh_faiss.learner.hasher import Hasher
+from woh_faiss.learner.instance import packed_signs
 
 
 class Fake:
@@ -97,6 +100,68 @@ def test_stream_equals_the_definition(chunks, seed):
         assert_array_equal(rows_of(X), rest)
         assert [t for _, tags, _ in model.seen for t in tags] == [[f"tag{i}", "all"] for i in rest]
         assert all(v is vectors for _, _, v in model.seen)
+
+
+@pytest.mark.parametrize("learn_from", [9, 39])
+def test_items_that_are_not_learned_from_are_encoded_by_the_newest_function(learn_from):
+    """Oracle: the whole rest is the database of every round; only codes of what was learned stay."""
+    chunk = data()
+    found = list(stream(chunk, configs(8), chunks=3, queries=20, seed=2, make=Fake, learn_from=learn_from))
+    order = np.random.default_rng(2).permutation(60)
+    held_out, rest = order[:20], order[20:]
+    model, learned = Fake(configs(8)[0]), []
+    for part, result in zip(np.array_split(rest[:learn_from], 3), found, strict=False):
+        model.partial_fit(chunk.features[part], chunk.tags.rows(part))
+        learned.append(model.codes_)
+        kept = np.concatenate(learned)
+        database = np.concatenate([kept, model.encode(chunk.features[rest[len(kept) :]])])
+        score = mean_average_precision(
+            model.encode(chunk.features[held_out]), database, chunk.labels[held_out], chunk.labels[rest]
+        )
+        assert result.map == pytest.approx(score)
+        assert (result.queries, result.database) == (20, 40)
+    whole = list(stream(chunk, configs(8), chunks=3, queries=20, seed=2, make=Fake))
+    assert [it.map for it in found[3:]] == [it.map for it in whole[3:]]  # uncompressed search
+    for same in (0, 40, 41):
+        again = list(stream(chunk, configs(8), chunks=3, queries=20, seed=2, make=Fake, learn_from=same))
+        assert [it.map for it in again] == [it.map for it in whole]
+    with pytest.raises(InputError, match="learn_from"):
+        stream(chunk, configs(8), queries=20, make=Fake, learn_from=-1)
+    with pytest.raises(InputError, match="expected a random split"):
+        stream(chunk, configs(8), queries=np.arange(20), make=Fake, learn_from=9)
+
+
+def test_both_halves_of_items_that_are_not_learned_from():
+    """Twin codes: learned bits of the newest function, instance bits of the one there is."""
+    rng = np.random.default_rng(0)
+    topic = rng.integers(4, size=200)
+    X = np.eye(4, 12)[topic] * 3 + rng.normal(size=(200, 12))
+    chunk = Chunk.of(X, [[f"topic{t}"] for t in topic], labels=np.eye(4, dtype=bool)[topic])
+    how = {"queries": 40, "instance_bits": 8, "by": "both", "expand": 3, "chunks": 2}
+    config = WOHConfig(bits=8, min_count=1, anchors=20)
+    some = list(stream(chunk, [config], learn_from=100, **how))
+    assert [it.database for it in some] == [160] * 4
+    assert 0.5 < some[1].map <= 1
+    (alone, *_) = stream(chunk, [WOHConfig(bits=0)], learn_from=100, **{**how, "chunks": 1})
+    held_out, rest = split(chunk, 40, 0)
+    half = StreamInstanceBits(8, 0)
+    packed = half.beside_encoded(half.codes(X[rest[:100]]), X[rest[100:]])
+    assert_array_equal(packed, packed_signs(X[rest], half.function))
+    D = ScoreRanking(Hasher.of_instance(half.function), np.empty((160, 0), np.uint8), packed, 3)(X[held_out])
+    scores = average_precision(D, chunk.labels[held_out] @ chunk.labels[rest].T)
+    assert alone.map == pytest.approx(scores.mean())
+
+
+def test_rounds_before_the_last_may_have_their_map_alone():
+    whole = list(stream(data(), configs(8, 16), chunks=3, queries=20, make=Fake))
+    quick = list(stream(data(), configs(8, 16), chunks=3, queries=20, make=Fake, last_only=True))
+    for one, two in zip(whole, quick, strict=True):
+        assert one.map == two.map
+        rest = [(it.p10, it.self1, it.self10, it.float_recall10) for it in (one, two)]
+        if two.round < 3:
+            assert np.isnan(rest[1]).all()
+        else:
+            assert rest[0] == rest[1]
 
 
 def test_the_chunk_is_not_changed_and_a_seed_decides_everything():

@@ -51,12 +51,6 @@ def test_far_items_do_not_underflow():
     assert np.isfinite(V.data).all()
 
 
-def test_centres_are_means_of_their_items():
-    X = np.concatenate([np.zeros((5, 2)), np.ones((3, 2)), np.full((2, 2), 9.0)])
-    assert_allclose(np.sort(wdh.centres(X, X[[0, 5, 8]])[:, 0]), [0, 1, 9])
-    assert_allclose(wdh.centres(X, X[[0, 0, 5]])[:, 0].min(), 0)  # one of two equal centres stays empty
-
-
 def test_an_iteration_is_the_steps_of_the_page(monkeypatch):
     """Oracle: the docstring's formulas, dense and by inverses, twice."""
     monkeypatch.setattr(wdh, "ITERATIONS", 2)

@@ -67,6 +67,10 @@ class StoreError(WOHError):
     """An index folder is missing, damaged, newer than this package, or cannot be written."""
 
 
+class MissingItemError(StoreError):
+    """No item has an id or key that was asked for."""
+
+
 class LockedError(StoreError):
     """Another writer holds the index."""
 

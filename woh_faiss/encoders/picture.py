@@ -9,7 +9,7 @@ import os
 import stat
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -48,8 +48,8 @@ def is_picture(start: bytes) -> bool:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Image]:
-    """The picture in a file, its pixels not yet decoded.
+def opened(source: Path | IO[bytes]) -> Iterator[Image]:
+    """The picture in a file, or in bytes that can be read, its pixels not yet decoded.
 
     Raises
     ------
@@ -62,7 +62,8 @@ def opened(path: Path) -> Iterator[Image]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # oddities in metadata; sizes are compared below
-            with plain_file(path) as file, Image.open(file, formats=readable()) as image:
+            held = plain_file(source) if isinstance(source, Path) else nullcontext(source)
+            with held as file, Image.open(file, formats=readable()) as image:
                 _check_size(*image.size)
                 yield image
     except InputError:

@@ -83,6 +83,14 @@ def quality(ranking: Ranking, Xq: Array, X: Array, Lq: Array, L: Array, seed: in
     )
 
 
+def map_alone(ranking: Ranking, Xq: Array, X: Array, Lq: Array, L: Array) -> Quality:
+    """As `quality`, the MAP only; all else is NaN."""
+    blocks = query_blocks(Xq, X, Lq, L, lambda Q, _: ranking(Q))
+    ap = np.concatenate([average_precision(D, relevant) for D, relevant in blocks])
+    nan = float("nan")
+    return Quality(float(np.nan_to_num(ap).mean()), nan, nan, nan, nan)
+
+
 def own_ranks(ranking: Ranking, X: Array, seed: int) -> NDArray[np.int64]:
     """Rank, from 0, of items of X (n, d) among the answers to their own features, for up to `OWN` of them."""
     n = len(X)
@@ -163,3 +171,12 @@ class StreamInstanceBits:
         parts = [packed_signs(X[start : start + ROWS], self.function) for start in new]
         self._packed = np.concatenate([self._packed, *parts])
         return self._packed
+
+    def beside_encoded(self, instance: NDArray[np.uint8], X: Array) -> NDArray[np.uint8]:
+        """Bits of the items so far, then those of other items X, by the newest function."""
+        if not self.bits or not len(X):
+            return instance if self.bits else np.empty((len(instance) + len(X), 0), np.uint8)
+        assert self.function is not None  # noqa: S101 - `codes` comes first; this tells mypy
+        starts = range(0, len(X), ROWS)
+        parts = [packed_signs(X[start : start + ROWS], self.function) for start in starts]
+        return np.concatenate([instance, *parts])

@@ -25,7 +25,7 @@ from woh_faiss.tags.word_vectors import WordVectors
 from woh_faiss.validate import positive_int, short, whole_number, whole_numbers
 
 from .metrics import cosine, hamming, l2
-from .quality import Ranking, ScoreRanking, StreamInstanceBits, quality
+from .quality import Ranking, ScoreRanking, StreamInstanceBits, map_alone, quality
 from .troubles import Order, ordered, sampled_first, spoiled
 
 Rows = NDArray[np.intp]
@@ -63,7 +63,7 @@ class Result:
     map, p10, self1, self10, float_recall10 : float
         See `quality.Quality`.
     queries, database : int
-        Items held out, and items streamed so far.
+        Items held out, and items streamed so far, with `learn_from` all that are not held out.
     seconds : float
         Training time of this round alone; 0 where nothing was learned.
     """
@@ -99,6 +99,8 @@ def stream(
     first_sample: int = 0,
     wrong_tags: float = 0.0,
     untagged: float = 0.0,
+    learn_from: int = 0,
+    last_only: bool = False,
 ) -> Iterator[Result]:
     """Measure every config after every round, then the uncompressed features at the last round.
 
@@ -134,6 +136,11 @@ def stream(
         Items of a random sample that is the first chunk, as `WOHIndex.build` has it; 0 for none.
     wrong_tags, untagged : float
         Shares of the streamed items that have others' tags, and none; see `troubles.spoiled`.
+    learn_from : int
+        Items of the rest, at random, that are streamed; 0 for all. The others, and those whose chunk is still
+        to come, are in the database of every round, encoded by the newest hash function.
+    last_only : bool
+        Rounds before the last have their MAP alone, and NaN for the rest: most of the time goes there.
 
     Yields
     ------
@@ -150,6 +157,7 @@ def stream(
         raise InputError(f"order is {short(order)}, expected one of {', '.join(get_args(Order))}")
     check_data(chunk, any(config.bits for config in configs))
     held_out, rest = split(chunk, queries, seed)
+    rest, never = learned_and_never(rest, learn_from, isinstance(queries, np.ndarray))
     rest = ordered(rest, np.asarray(chunk.labels), order, seed)
     if chunk.tags is not None:
         chunk = replace(chunk, tags=spoiled(chunk.tags, rest, wrong_tags, untagged, seed))
@@ -157,7 +165,9 @@ def stream(
     if whole_number(first_sample, "first_sample", 0):
         sample, others = sampled_first(rest, min(first_sample, len(rest)), seed)
         streamed = [sample, *parts(others, len(streamed) - 1)] if len(streamed) > 1 else [rest]
-    measure = _Measure(chunk, held_out, streamed, word_vectors, make, instance_bits, by, expand, seed)
+    measure = _Measure(
+        chunk, held_out, streamed, never, word_vectors, make, instance_bits, by, expand, seed, last_only
+    )
     return measure.all(configs)
 
 
@@ -227,6 +237,30 @@ def split(chunk: Chunk, queries: int | Rows | None, seed: int) -> tuple[Rows, Ro
     return rng.permutation(np.flatnonzero(out)), rng.permutation(np.flatnonzero(~out))
 
 
+def learned_and_never(rest: Rows, learn_from: int, own: bool) -> tuple[Rows, Rows]:
+    """The rows that are streamed, and those that are in the database only.
+
+    Parameters
+    ----------
+    rest : (n,) array of int
+        In random order, unless the split is the set's `own`.
+    learn_from : int
+        As `stream`; one that is n or more means all.
+    own : bool
+        Whether the set brought its split.
+
+    Raises
+    ------
+    InputError
+        `learn_from` is negative, or does not go with the set's own split.
+    """
+    if not whole_number(learn_from, "learn_from", 0):
+        return rest, rest[:0]
+    if own:
+        raise InputError("learn_from is given with rows of queries, expected a random split; give a number")
+    return rest[:learn_from], rest[learn_from:]
+
+
 @dataclass(frozen=True, eq=False)
 class _Measure:
     """One split, measured: the parameters of `stream`."""
@@ -234,18 +268,20 @@ class _Measure:
     chunk: Chunk
     held_out: Rows
     parts: list[Rows]
+    never: Rows
     word_vectors: WordVectors | None
     make: Callable[[WOHConfig], Learner]
     instance_bits: int
     by: str
     expand: int
     seed: int
+    last_only: bool
 
     def all(self, configs: Sequence[WOHConfig]) -> Iterator[Result]:
         """See `stream`."""
         for config in configs:
             yield from self._rounds(config)
-        streamed = np.concatenate(self.parts)
+        streamed = np.concatenate([*self.parts, self.never])
         X = self.chunk.features[streamed]
         for name, distance in (("float-l2", l2), ("float-cosine", cosine)):
             ranking = _against(distance, X)
@@ -270,8 +306,10 @@ class _Measure:
                 learned = np.vstack([learned, learner.codes_])
             instance = half.codes(X)
             seconds = time.perf_counter() - start
-            ranking = self._ranking(learner, half, X, learned, instance)
-            yield self._result(method, preset, config.bits, self.instance_bits, t, ranking, streamed, seconds)
+            others = np.concatenate([*self.parts[t:], self.never]) if len(self.never) else self.never
+            ranking = self._ranking(learner, half, X, learned, instance, self.chunk.features[others])
+            rows = np.concatenate([streamed, others])
+            yield self._result(method, preset, config.bits, self.instance_bits, t, ranking, rows, seconds)
 
     def _ranking(
         self,
@@ -280,15 +318,20 @@ class _Measure:
         X: NDArray[Any],
         learned: NDArray[np.uint8],
         instance: NDArray[np.uint8],
+        others: NDArray[Any],
     ) -> Ranking:
+        """Of the items so far, X, and of others that are encoded by the newest function."""
         if self.by == "hamming":
             database = learner.database(X, learned) if hasattr(learner, "database") else learned
+            database = beside_encoded(learner, database, others)
             return lambda Q: hamming(learner.encode(Q), database)
+        instance = half.beside_encoded(instance, others)
         if learner is None:
             assert half.function is not None  # noqa: S101 - for mypy: a code has bits
             hasher = Hasher.of_instance(half.function)
         else:
             hasher = learner.hasher_.beside(half.function)
+            learned = beside_encoded(learner, learned, others)
         return ScoreRanking(hasher, learned, instance, self.expand)
 
     def _result(
@@ -299,16 +342,21 @@ class _Measure:
         instance_bits: int | None,
         round_: int,
         ranking: Ranking,
-        streamed: Rows,
+        rows: Rows,
         seconds: float,
     ) -> Result:
         X, labels = self.chunk.features, np.asarray(self.chunk.labels)
-        measured = quality(
-            ranking, X[self.held_out], X[streamed], labels[self.held_out], labels[streamed], self.seed
-        )
+        given = ranking, X[self.held_out], X[rows], labels[self.held_out], labels[rows]
+        brief = self.last_only and round_ < len(self.parts)
+        measured = map_alone(*given) if brief else quality(*given, self.seed)
         return Result(
-            method, preset, bits, instance_bits, round_, *measured, len(self.held_out), len(streamed), seconds
+            method, preset, bits, instance_bits, round_, *measured, len(self.held_out), len(rows), seconds
         )
+
+
+def beside_encoded(learner: Any, database: NDArray[np.uint8], X: NDArray[Any]) -> NDArray[np.uint8]:
+    """Codes of the items so far, then those of items X that were not learned from, by the newest function."""
+    return np.vstack([database, learner.encode(X)]) if len(X) else database
 
 
 def _against(distance: Callable[[Any, Any], Any], X: NDArray[Any]) -> Ranking:

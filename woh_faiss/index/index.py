@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import codes, score, validate
 from woh_faiss.encoders.encoder import EncoderRecord
-from woh_faiss.errors import ConfigError, InputError, StoreError, short
+from woh_faiss.errors import ConfigError, InputError, MissingItemError, StoreError, short
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import WOHConfig, merged
 from woh_faiss.learner.hasher import Hasher
@@ -293,6 +293,18 @@ class WOHIndex:
     def refresh(self) -> bool:
         """Move to the newest committed state; True if anything changed."""
         return self._store.refresh()
+
+    def pinned(self) -> Self:
+        """The state it tells of as an index that stays there, whatever `refresh` does to this one.
+
+        Several calls that must tell of one state (a search, then `describe`) are made of it while other
+        threads refresh the original. It costs microseconds: what is mapped, copied and read is shared.
+        """
+        found = object.__new__(type(self))
+        vars(found).update(vars(self))
+        found._store, found._index_writer = self._store.pinned(), None
+        found._model = self._model.of_store(found._store)
+        return found
 
     # ---- growth --------------------------------------------------------------------------------------
 
@@ -972,7 +984,7 @@ class WOHIndex:
         found = self._store.view.id_of_key(key)
         if found is None:
             near = " or ".join(map(repr, self._store.view.near_keys(key)))
-            raise StoreError(
+            raise MissingItemError(
                 f"no item of {self.path} has the key {key!r}; "
                 f"{f'did you mean {near}? ' if near else ''}'woh-index items' lists the keys there are"
             )

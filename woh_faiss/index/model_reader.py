@@ -37,6 +37,12 @@ class ModelReader:
         self._anchors: tuple[str, NDArray[Any]] | None = None  # with the SHA-256 of their file
         self._tag_queries: tuple[Snapshot, TagQueries] | None = None  # with the state it was read in
 
+    def of_store(self, store: Store) -> ModelReader:
+        """A reader for another Store of the same folder, which knows what this one has read."""
+        found = ModelReader(store, self._config, self._s)
+        found._hashers, found._anchors, found._tag_queries = self._hashers, self._anchors, self._tag_queries
+        return found
+
     def hasher(self, view: View) -> Hasher:
         """The hash function of a state, read once a model."""
         digest = view.snapshot.model_digest

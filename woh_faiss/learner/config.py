@@ -56,8 +56,8 @@ class WOHConfig:
     preset : str
         Where the fields marked * come from unless they are given: a name in `PRESETS`.
     anchors : int
-        Size m of the kernel map. A random start with a first chunk of fewer items has that many anchors; a
-        semantic start fills them up.
+        Size m of the kernel map. A random start takes rows of the first chunk, fewer if it is smaller; a
+        semantic start means of such rows, m in any case.
     start : str
         * "random": codes start at random and are measured in the raw units of Eq. 4. "semantic": they
         start from what features and tags agree on, and every block is measured in units of its own energy.

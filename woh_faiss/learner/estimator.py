@@ -47,7 +47,7 @@ class WOH:
     config : WOHConfig, optional
         Hyper-parameters; or give them by name, ``WOH(bits=32, seed=1)``. The attribute has all of them.
     A : (m, d) array_like, optional
-        The kernel's anchors, instead of `config.anchors` rows drawn from the first chunk.
+        The kernel's anchors, instead of those made of the first chunk.
     W0 : (r, c) array_like, optional
         W to start round 1 of a random start from, columns in the order of `vocabulary_.tags`.
     **hyper
@@ -76,7 +76,7 @@ class WOH:
         shuffled stream. 0 in round 1, of a random start, and where nothing was learned from.
     covered_ : float
         Share of the items it learned from that are near an anchor: about 0.9 if they are like the first
-        items, of which anchors are drawn; 1 where nothing was learned from, and with fewer than 100 anchors.
+        items, of which anchors are made; 1 where nothing was learned from, and with fewer than 100 anchors.
     adapted_ : bool
         Whether the latest chunk was so unlike the items so far that its codes got directions of their own.
     vocabulary_ : Vocabulary

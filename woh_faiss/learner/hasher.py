@@ -176,6 +176,7 @@ class Hasher:
             "width": np.asarray(kernel.width),
             "scale": np.asarray(kernel.scale),
             "unit": np.asarray(kernel.unit),
+            "near": np.asarray(kernel.near),
             **({} if self.instance is None else self.instance.arrays()),
         }
 
@@ -190,7 +191,7 @@ class Hasher:
         """
         A = validate.stored(arrays if anchors is None else {"A": anchors}, "A", 2)
         P, mean = validate.stored(arrays, "P", 2), validate.stored(arrays, "mean", 1)
-        scalars = {name: validate.stored(arrays, name, 0) for name in ("width", "scale", "unit")}
+        scalars = {name: validate.stored(arrays, name, 0) for name in ("width", "scale", "unit", "near")}
         instance = InstanceMap.from_arrays(arrays)
         learns = P.size > 0 or instance is None
         sizes = len(A) == len(P) == len(mean) and P.shape[1] % 8 == 0 < A.shape[1]
@@ -206,6 +207,7 @@ class Hasher:
             mean=mean,
             scale=float(scalars["scale"]),
             unit=bool(scalars["unit"]),
+            near=float(scalars["near"]),
         )
         return cls(kernel, P, instance)
 
@@ -247,7 +249,7 @@ class Hasher:
                 shutil.copyfileobj(path, file)
                 file.flush()
                 return cls.load(file.name)
-        names = ["A", "mean", "width", "scale", "unit", "format"]
+        names = ["A", "mean", "width", "scale", "unit", "near", "format"]
         arrays = npz.read_arrays(path, "P", [*names, "instance_mean", "instance_R", "instance_n"])
         where = display_path(path)
         try:

@@ -8,6 +8,7 @@ given, so that a single query maps to zeros. Here both are frozen at round 1.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,10 +27,10 @@ Single = NDArray[np.float32]
 _FAR = 16
 #: Rows of similarities that are worked on while they are in a cache.
 _CACHED = 64
-#: Share of items that are near an anchor, in a stream that stays as it was.
-NEAR = 0.9
-#: Anchors that are compared with all of them for that, and how many tell it well enough.
-_ASKED, _TELLING = 256, 100
+#: Share of items that are near an anchor, in a stream that stays as it was; anchors that tell it well enough.
+NEAR, _TELLING = 0.9, 100
+#: Similarities, in which items of the first chunk are counted.
+_BINS = np.linspace(0, 1, 1001)
 #: Squared lengths that float32 products stay finite with.
 _HUGE = 1e30
 
@@ -42,6 +43,15 @@ def squared_distances(X: NDArray[Any], A: Matrix) -> Matrix:
     D += np.einsum("ij,ij->i", X, X)[:, None]
     D += np.einsum("ij,ij->i", A, A)
     return np.maximum(D, 0.0, out=D)
+
+
+def centroids(X: Matrix, start: Matrix, iterations: int) -> Matrix:
+    """k-means of the rows of X (n, d) from `start` (m, d): (m, d)."""
+    from scipy.cluster.vq import kmeans2  # a query does not pay for it
+
+    with warnings.catch_warnings():  # a centroid that loses all its rows stays where it was
+        warnings.simplefilter("ignore", UserWarning)
+        return np.asarray(kmeans2(X, start, iter=iterations, minit="matrix")[0])
 
 
 def unit_rows(X: NDArray[Any]) -> Matrix:
@@ -77,7 +87,7 @@ class Kernel:
     Attributes
     ----------
     A : (m, d) real
-        Anchors: rows of the first chunk.
+        Anchors: rows of the first chunk, with a semantic start means of such rows.
     width : float
         w, the mean squared distance of the first chunk to the anchors.
     mean : (m,) float64
@@ -86,6 +96,9 @@ class Kernel:
         1 for the paper's map; else what makes the mean ‖φ‖² of the first chunk 1.
     unit : bool
         Whether x is scaled to length 1 first.
+    near : float
+        Similarity that `NEAR` of the first chunk have to two anchors: the nearest may be the item's own, the
+        second is as near as one is to a new item like it. Items that have it to one are near. 0 with few.
     """
 
     A: NDArray[Any]
@@ -93,6 +106,7 @@ class Kernel:
     mean: Matrix
     scale: float = 1.0
     unit: bool = False
+    near: float = 0.0
 
     @cached_property
     def _moved(self) -> tuple[NDArray[Any], float] | None:
@@ -153,19 +167,6 @@ class Kernel:
             K[huge] = 0
         return K
 
-    @cached_property
-    def near(self) -> float:
-        """Similarity to the nearest other anchor that `NEAR` of the anchors have: beyond it items are near.
-
-        Of `_ASKED` of them, evenly spaced; 0 for fewer than `_TELLING`.
-        """
-        if len(self.A) < _TELLING:
-            return 0.0
-        asked = np.linspace(0, len(self.A) - 1, min(len(self.A), _ASKED)).astype(np.intp)
-        K = self.similarities(self.A[asked])
-        K[np.arange(len(asked)), asked] = 0
-        return float(np.quantile(K.max(axis=1), 1 - NEAR))
-
     @classmethod
     def fit(cls, X: NDArray[Any], A: NDArray[Any], *, energy: bool = False) -> Kernel:
         """Freeze width and means on the first chunk.
@@ -175,7 +176,7 @@ class Kernel:
         X : (n, d) array
             Features of the first chunk.
         A : (m, d) array
-            Anchors; with `energy`, rows of length 1 or means of two such rows.
+            Anchors; with `energy`, means of rows of length 1.
         energy : bool
             Whether the map is that of a semantic start: rows of length 1, half the width, mean ‖φ‖² = 1.
 
@@ -210,7 +211,8 @@ class Kernel:
         of_map = X.sum(_of_similarities, bare)
         mean = of_map["sum"] / n
         scale = max(of_map["squares"] / n - float(mean @ mean), 0.0) ** 0.5 if energy else 1.0
-        return cls(A, bare.width, mean, scale, energy)
+        far = np.searchsorted(np.cumsum(of_map["second"]), (1 - NEAR) * n)
+        return cls(A, bare.width, mean, scale, energy, float(_BINS[far]) if m >= _TELLING else 0.0)
 
     def map(self, X: NDArray[Any]) -> Matrix:
         """φ of the rows of X: (n, d) of any real dtype → (n, m) float64."""
@@ -245,7 +247,9 @@ def _moments(X: NDArray[Any], origin: Matrix, unit: bool) -> Sums:
 def _of_similarities(X: NDArray[Any], kernel: Kernel) -> Sums:
     K = kernel.similarities(X)
     squares = np.einsum("ij,ij->i", K, K).sum(dtype=np.float64)
-    return {"sum": K.sum(axis=0, dtype=np.float64), "squares": float(squares)}
+    second = np.partition(K, -2, axis=1)[:, -2] if K.shape[1] > 1 else np.zeros(len(K))
+    counts = np.histogram(second.clip(0, 1), _BINS)[0]
+    return {"sum": K.sum(axis=0, dtype=np.float64), "squares": float(squares), "second": counts}
 
 
 def reference_map(X: NDArray[Any], A: Matrix) -> Matrix:

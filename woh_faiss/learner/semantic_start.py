@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from .blocks import Rows, Sums, block_slices, split_blocks
 from .config import WOHConfig
 from .drift import UNLIKE, redirected
-from .kernel import Kernel, mapped, unit_rows
+from .kernel import Kernel, centroids, mapped, squared_distances, unit_rows
 from .solver import V_of, factor, sign
 from .state import Adaptive, ModelState, WarmupItems
 from .statistics import Statistics, of_features, widen
@@ -41,6 +41,10 @@ FEATURES = 1 / 2
 RIDGE_X = 0.01
 #: What an item without a tag counts in the hash function.
 UNTAGGED = 0.03
+#: Rows an anchor that k-means takes at most, and its iterations.
+CLUSTERED, ITERATIONS = 4, 3
+#: ‖x − a‖² of rows of length 1 below which a is x.
+SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -381,12 +385,26 @@ def _choice(scores: Matrix) -> int:
 
 
 def _anchors(x: Matrix, m: int, rng: np.random.Generator) -> Matrix:
-    """m anchors from rows of length 1: rows at random, or all of them and means of random pairs."""
-    if len(x) >= m:
-        A = x[np.sort(rng.choice(len(x), m, replace=False))]
+    """m anchors of rows x (n, d) of length 1, each the mean of several: none is the row of an item.
+
+    Where there are more rows, k-means from random ones; else all rows and means of random pairs. Then what is
+    a row is moved half-way to the nearest other row.
+    """
+    if len(x) > m:
+        most = CLUSTERED * m
+        few = x if len(x) <= most else x[np.sort(rng.choice(len(x), most, replace=False))]
+        A = centroids(few, few[np.sort(rng.choice(len(few), m, replace=False))], ITERATIONS)
     else:
         i, j = rng.integers(len(x), size=(2, m - len(x)))
-        A = np.vstack([x, (x[i] + x[j]) / 2])
+        few, A = x, np.vstack([x, (x[i] + x[j]) / 2])
+    for rows in block_slices(m):
+        D = squared_distances(A[rows], few)
+        same = D < SAME
+        at_a_row = same.any(axis=1)
+        D[same] = np.inf
+        nearest = np.where(at_a_row & ~same.all(axis=1), D.argmin(axis=1), -1)
+        moved = np.flatnonzero(nearest >= 0)
+        A[rows][moved] = (A[rows][moved] + few[nearest[moved]]) / 2
     return _as_stored(A)
 
 

@@ -133,6 +133,13 @@ class Store:
         """Items that can be found."""
         return self.snapshot.ntotal
 
+    def pinned(self) -> Store:
+        """This state as a Store that stays at it; what is mapped and copied is shared."""
+        found = object.__new__(type(self))
+        vars(found).update(vars(self))
+        found.auto_refresh, found._refreshing = None, threading.RLock()
+        return found
+
     def refresh(self, prepare: Callable[[View], object] = lambda view: None) -> bool:
         """Follow the writer to the newest committed state; True if it is another one."""
         with fork_safety.gate, self._refreshing:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from woh_faiss import validate
-from woh_faiss.errors import InputError, StoreError
+from woh_faiss.errors import InputError, MissingItemError, StoreError
 
 from . import catalog, codefile, database, files, packed_codes, schema
 from .dead_rows import DeadRows
@@ -143,7 +143,7 @@ class View:
         found = self.find(asked)
         missing = next((id_ for id_ in asked if id_ not in found), None)
         if missing is not None:
-            raise StoreError(f"id {missing} is not in {self.folder}")
+            raise MissingItemError(f"id {missing} is not in {self.folder}")
         return [found[id_] for id_ in asked]
 
     def find(self, ids: ArrayLike) -> dict[int, Item]:

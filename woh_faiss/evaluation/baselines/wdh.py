@@ -26,15 +26,13 @@ corel5k), near an earlier prototype's: on those two sets its numbers are not bli
 
 from __future__ import annotations
 
-import warnings
 from typing import ClassVar
 
 import numpy as np
-from scipy.cluster.vq import kmeans2
 from scipy.linalg import cho_solve
 from scipy.sparse import csr_array
 
-from woh_faiss.learner.kernel import squared_distances, unit_rows
+from woh_faiss.learner.kernel import centroids, squared_distances, unit_rows
 from woh_faiss.learner.solver import factor, sign
 
 from .base import Matrix
@@ -43,13 +41,6 @@ from .batch import Batch
 ALPHA, GAMMA, ETA = 1e-2, 1e-2, 1e-2
 MU, GROWTH, ITERATIONS = 1e-2, 1.1, 20
 ANCHORS, NEAREST, KMEANS = 100, 2, 5
-
-
-def centres(X: Matrix, start: Matrix) -> Matrix:
-    """The anchors (m, d): k-means of X (n, d) from `start` (m, d)."""
-    with warnings.catch_warnings():  # a centre that loses all its items stays where it was
-        warnings.simplefilter("ignore", UserWarning)
-        return np.asarray(kmeans2(X, start, iter=KMEANS, minit="matrix")[0])
 
 
 def anchor_graph(X: Matrix, A: Matrix) -> csr_array:
@@ -112,7 +103,7 @@ class WDHStyle(Batch):
         X = unit_rows(X)
         self.mean_ = X.mean(axis=0)
         start = X[rng.choice(len(X), min(ANCHORS, len(X)), replace=False)]
-        V = anchor_graph(X, centres(X, start))
+        V = anchor_graph(X, centroids(X, start, KMEANS))
         B0 = sign(rng.standard_normal((len(X), self.bits)))
         B, self.W_ = fit(X - self.mean_, Y, V, B0)
         return B

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from woh_faiss.errors import InputError
-from woh_faiss.evaluation.baselines import METHODS
+from woh_faiss.evaluation.baselines import METHODS, ablations
 from woh_faiss.evaluation.baselines.faiss_yardsticks import MAKERS
 from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.learner.config import PRESETS
@@ -21,10 +21,12 @@ OWN = {"woh": "adaptive", "woh-paper": "paper"}
 TWIN = "woh-twin"
 #: Uncompressed search, which no code length changes.
 FLOAT = ("float-l2", "float-cosine")
+#: The paper's ablations of WOH; "all" leaves them out.
+VARIANTS = tuple(ablations.VARIANTS)
 #: Everything that can be measured, in the order of tables.
-NAMES = (*OWN, TWIN, *METHODS, *MAKERS, *FLOAT)
-#: Code lengths beyond which a method takes hours: its search is cubic in them.
-SLOW = {"cosdish": 32}
+NAMES = (*OWN, TWIN, *METHODS, *MAKERS, *FLOAT, *VARIANTS)
+#: What is learned by the methods to compare with and by the ablations.
+LEARNERS = METHODS | ablations.VARIANTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Setting:
         Where not 0, the stream is cut into chunks of so many items, and what is left over goes with the last.
     own : int
         Where not 0, the set brings its own split: the first so many items are the queries.
+    learned : int
+        Where not 0, as `learn_from` of `streaming.stream`: items beyond these are in the database only.
     min_count : int
         Times a tag must have been seen before it is learned from.
     """
@@ -50,6 +54,11 @@ class Setting:
     min_count: int = 2
     size: int = 0
     own: int = 0
+    learned: int = 0
+
+    def identity(self) -> list[tuple[str, int]]:
+        """Its fields, those that came later only where they say something: records from before stay."""
+        return sorted((name, value) for name, value in asdict(self).items() if name != "learned" or value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class Cell:
 
     def key(self, data: str, setting: Setting) -> str:
         """Tells it from every other cell on any data."""
-        return repr((data, sorted(asdict(setting).items()), sorted(asdict(self).items(), key=str)))
+        return repr((data, setting.identity(), sorted(asdict(self).items(), key=str)))
 
 
 def label_of(method: str, hyper: Mapping[str, float]) -> str:
@@ -109,7 +118,8 @@ def cells(
     InputError
         A method is unknown, or a field to vary is none of the preset's.
     """
-    named = [*NAMES] if list(methods) == ["all"] else list(dict.fromkeys(methods))
+    every = [name for name in NAMES if name not in VARIANTS]
+    named = every if list(methods) == ["all"] else list(dict.fromkeys(methods))
     if unknown := [name for name in named if name not in NAMES]:
         raise InputError(f"unknown methods {listed(unknown)}; known: {', '.join(NAMES)}, or all")
     if unknown := [name for name in vary or {} if name not in PRESETS["paper"]]:
@@ -117,7 +127,6 @@ def cells(
     found = []
     for name in named:
         lengths: Sequence[int | None] = [None] if name in FLOAT else bits
-        lengths = [length for length in lengths if not (length or 0) > SLOW.get(name, 1 << 30)]
         lengths = [length for length in lengths if name != "faiss-rabitq" or (length or 0) > 64]
         found += [Cell(name, length, seed) for length in lengths for seed in seeds]
     for field_, values in (vary or {}).items():

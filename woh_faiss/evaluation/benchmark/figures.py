@@ -9,7 +9,7 @@ import numpy as np
 
 from woh_faiss.evaluation.plots import figure
 
-from .cells import FLOAT
+from .cells import FLOAT, VARIANTS
 from .paper import ABLATIONS
 from .records import Record, means
 
@@ -22,7 +22,7 @@ MARKS = "osD^vP*Xh<>dp"
 
 def figures(records: Sequence[Record]) -> dict[str, tuple[str, Figure]]:
     """Title and figure by file name, those for which there is anything to draw."""
-    plain = [record for record in records if not record["hyper"]]
+    plain = [record for record in records if not record["hyper"] and record["method"] not in VARIANTS]
     lengths = sorted({record["bits"] for record in plain if record["bits"]})
     found: dict[str, tuple[str, Figure]] = {}
     if lengths:
@@ -39,10 +39,10 @@ def figures(records: Sequence[Record]) -> dict[str, tuple[str, Figure]]:
     falling = [record for record in plain if record.get("objective")]
     if falling:
         found["objective"] = "Objective of woh-paper (Eq. 4) on the first chunk", _objective(falling)
-    without = [record for record in records if record["hyper"] in ABLATIONS]
+    without = [it for it in records if it["hyper"] in ABLATIONS or it["method"] in VARIANTS]
     if without:
         whole = [record for record in plain if record["method"] == "woh-paper"]
-        found["ablation"] = "MAP of woh-paper without one part of Eq. 4", _ablation(whole + without)
+        found["ablation"] = "MAP of woh-paper without parts of Eq. 4", _ablation(whole + without)
     for name in dict.fromkeys(name for record in records for name in record["hyper"]):
         of_name = [record for record in records if [*record["hyper"]] == [name]]
         if len({record["hyper"][name] for record in of_name}) > 1:

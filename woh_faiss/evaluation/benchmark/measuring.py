@@ -11,19 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woh_faiss import codes, score
-from woh_faiss.evaluation.baselines import METHODS
 from woh_faiss.evaluation.baselines.faiss_yardsticks import MAKERS, ranker
 from woh_faiss.evaluation.datasets import cut
 from woh_faiss.evaluation.metrics import Distance, cosine, hamming, l2, query_blocks
 from woh_faiss.evaluation.quality import Quality, ScoreRanking, StreamInstanceBits, quality
-from woh_faiss.evaluation.streaming import check_data, parts, split, stream
+from woh_faiss.evaluation.streaming import (
+    beside_encoded,
+    check_data,
+    learned_and_never,
+    parts,
+    split,
+    stream,
+)
 from woh_faiss.inputs.chunk import Chunk, TagLists
 from woh_faiss.learner.config import WOHConfig
 from woh_faiss.learner.estimator import WOH
 from woh_faiss.learner.solver import regression, squared_lengths
 from woh_faiss.tags.word_vectors import WordVectors
 
-from .cells import OWN, TWIN, Cell, Setting
+from .cells import LEARNERS, OWN, TWIN, Cell, Setting
 
 #: Hits at which precision and recall are taken.
 FIRST = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
@@ -59,7 +65,7 @@ def check_cells(chunk: Chunk, planned: Iterable[Cell]) -> None:
 
 
 def _learns(cell: Cell) -> bool:
-    return cell.method in OWN or cell.method in METHODS or cell.method == TWIN
+    return cell.method in OWN or cell.method in LEARNERS or cell.method == TWIN
 
 
 def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | None = None) -> dict[str, Any]:
@@ -92,7 +98,8 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
     """
     check_cells(chunk, [cell])
     held_out, rest = split(chunk, np.arange(setting.own) if setting.own else setting.queries, cell.seed)
-    chunks = cut(len(rest), setting.size) if setting.size else setting.chunks
+    streamed, _ = learned_and_never(rest, setting.learned, bool(setting.own))
+    chunks = cut(len(streamed), setting.size) if setting.size else setting.chunks
     n_rounds = len(chunks) if isinstance(chunks, list) else chunks
     labels = np.asarray(chunk.labels)
     asked, held = labels[held_out], labels[rest]
@@ -109,29 +116,33 @@ def measure(chunk: Chunk, cell: Cell, setting: Setting, vectors: WordVectors | N
         made: list[_Recording] = []
 
         def make(config: WOHConfig) -> _Recording:
-            learner = WOH(config) if cell.method in OWN or twin else METHODS[cell.method].of(config)
+            learner = WOH(config) if cell.method in OWN or twin else LEARNERS[cell.method].of(config)
             made.append(_Recording(learner))
             return made[-1]
 
         results = stream(
             chunk, [config], chunks=chunks, queries=held_out if setting.own else setting.queries,
             seed=cell.seed, word_vectors=vectors, make=make, instance_bits=instance_bits,
-            by="both" if twin else "hamming", expand=score.EXPAND if twin else 0,
+            by="both" if twin else "hamming", expand=score.EXPAND if twin else 0, learn_from=setting.learned,
+            last_only=True,
         )  # fmt: skip
         found = list(islice(results, n_rounds))
         rounds = [{"round": it.round, "map": it.map, "seconds": it.seconds} for it in found]
         measured = {name: getattr(found[-1], name) for name in Quality._fields}
-        packed = made[0].database(everything, np.vstack(made[0].learned))
+        n = len(streamed)
+        packed = made[0].database(everything[:n], np.vstack(made[0].learned))
+        packed = beside_encoded(made[0], packed, everything[n:])
         distinct = len(np.unique(packed, axis=0)) / len(packed)
         if cell.method == "woh-paper" and not cell.hyper:
-            falling = by_iteration(chunk.rows(parts(rest, chunks)[0]), config, vectors)
+            falling = by_iteration(chunk.rows(parts(streamed, chunks)[0]), config, vectors)
         queries, database = made[0].encode(X), packed
         n_bytes = cell.bits // 8
         if twin:
             half, end = StreamInstanceBits(instance_bits, config.seed), 0
-            for rows in parts(rest, chunks):  # frozen when it was in the stream
+            for rows in parts(streamed, chunks):  # frozen when it was in the stream
                 end += len(rows)
                 instance = half.codes(everything[:end])
+            instance = half.beside_encoded(instance, everything[n:])
             ranking = ScoreRanking(made[0].hasher_.beside(half.function), packed, instance, score.EXPAND)
             queries, database, distance = X, everything, lambda Q, _: ranking(Q)
     else:

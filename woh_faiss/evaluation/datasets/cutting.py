@@ -56,7 +56,9 @@ def usual_tags(tags: TagLists, *, min_count: int = 50, word_vectors: WordVectors
     return TagLists(names, row_ends(rows[kept], len(tags)), (np.cumsum(columns) - 1)[tags.indices[kept]])
 
 
-def prepared(chunk: Chunk, *, min_count: int = 50, word_vectors: WordVectors | None = None) -> Chunk:
+def prepared(
+    chunk: Chunk, *, min_count: int = 50, word_vectors: WordVectors | None = None, own: int = 0
+) -> Chunk:
     """A whole set as the paper learns it: `usual_tags`, without images that have no tag left.
 
     Parameters
@@ -65,6 +67,8 @@ def prepared(chunk: Chunk, *, min_count: int = 50, word_vectors: WordVectors | N
         The set, with tags.
     min_count, word_vectors
         As `usual_tags`.
+    own : int
+        The first so many items are queries of the set's own split, which stay, whatever their tags.
 
     Raises
     ------
@@ -74,7 +78,9 @@ def prepared(chunk: Chunk, *, min_count: int = 50, word_vectors: WordVectors | N
     if chunk.tags is None:
         raise InputError("the data has no tags to prepare; read it with its tags")
     tags = usual_tags(chunk.tags, min_count=min_count, word_vectors=word_vectors)
-    rows = np.flatnonzero(np.diff(tags.indptr))
+    stays = np.diff(tags.indptr) > 0
+    stays[:own] = True
+    rows = np.flatnonzero(stays)
     left = chunk.rows(rows)
     return Chunk(left.features, tags.rows(rows), left.ids, left.keys, left.labels, left.groups)
 

@@ -18,6 +18,7 @@ from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.inputs.matlab.mat import open_rows
 from woh_faiss.tags.tag_lists import TagLists
 
+from .embedded import Embedded, Note, is_embedded
 from .published import Published, lines, numbered
 
 SET = Published("MIRFlickr-25K", "the MIRFLICKR page of LIACS, Leiden University")
@@ -63,6 +64,7 @@ def mirflickr(
     annotations: str | os.PathLike[str] | None = None,
     raw_tags: bool = False,
     encoding: str = "utf-8",
+    note: Note | None = None,
 ) -> Chunk:
     """The whole set, images in order; `datasets.prepared` does to it what the paper did.
 
@@ -71,7 +73,8 @@ def mirflickr(
     root : path
         The unpacked folder: `meta/tags` is in it, or in a folder `mirflickr` in it.
     features : path
-        .npy (memory-mapped if it is large), .npz or .mat: row i is image im<i+1>.jpg.
+        .npy (memory-mapped if it is large), .npz or .mat: row i is image im<i+1>.jpg. Or the folder that
+        `woh-index embed` wrote of the pictures, which says itself whose each row is.
     variable : str, optional
         The matrix in `features`, where there are several.
     labels : {'potential', 'relevant', 'both'}
@@ -83,11 +86,14 @@ def mirflickr(
         Tags as typed (`meta/tags_raw`), not as Flickr cleaned them.
     encoding : str
         Of the tag files.
+    note : callable, optional
+        Takes a line on images without features in such a folder, which are then left out; without it they
+        are refused.
 
     Returns
     -------
     Chunk
-        ids 1 to n, keys im1.jpg and so on.
+        ids 1 to n, keys im1.jpg and so on; of images that are left out, neither.
 
     Raises
     ------
@@ -100,6 +106,14 @@ def mirflickr(
     tags = _tags(SET.find(root, f"meta/{name}", f"mirflickr/meta/{name}"), encoding)
     n = len(tags)
     marks = _annotations(_folder(root, annotations, LABELS[labels][0]), LABELS[labels], n)
+    names = [f"im{i}.jpg" for i in range(1, n + 1)]
+    if is_embedded(features):
+        found = Embedded(features, names, note)
+        found.check(np.ones(n, bool), names, note)
+        places, X = (np.concatenate(parts) for parts in zip(*found.blocks(), strict=True))
+        there, order = np.sort(places), np.argsort(places)
+        keys = [names[place] for place in there.tolist()]
+        return Chunk.of(X[order], tags.rows(there), ids=there + 1, keys=keys, labels=marks[there])
     rows = open_rows(features, variable)
     if rows.shape[0] != n:
         raise InputError(
@@ -107,9 +121,8 @@ def mirflickr(
             "order of their numbers"
         )
     matrix: NDArray[Any] = rows if isinstance(rows, np.ndarray) else rows[0:n]
-    numbers = np.arange(1, n + 1)
     try:
-        return Chunk.of(matrix, tags, ids=numbers, keys=[f"im{i}.jpg" for i in numbers], labels=marks)
+        return Chunk.of(matrix, tags, ids=np.arange(1, n + 1), keys=names, labels=marks)
     except InputError as error:
         raise InputError(f"{display_path(features)}: {error}") from error
 

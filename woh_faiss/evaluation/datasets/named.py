@@ -23,8 +23,21 @@ def _files(*places: str, **reading: Any) -> Chunk:
     return read_labelled(places, learn=False, **reading)
 
 
-def _nus_wide(folder: str, features: str | None = None) -> Chunk:
-    return concatenate(list(NusWide(folder, features).chunks()))
+def _mirflickr(place: str, features: str | None = None, **reading: Any) -> Chunk:
+    if features is not None:
+        return mirflickr(place, features, **reading)
+    if Path(place).is_dir():
+        raise InputError(
+            f"MIRFlickr-25K in {display_path(place)} has no features; give them, too: .npy, .mat, "
+            "or what woh-index embed wrote of its pictures"
+        )
+    return _files(place, **reading)
+
+
+def _nus_wide(place: str, features: str | None = None, **reading: Any) -> Chunk:
+    if features is None and Path(place).is_file():
+        return _files(place, **reading)
+    return concatenate(list(NusWide(place, features, **reading).chunks()))
 
 
 def _number(n: str) -> int:
@@ -41,8 +54,9 @@ def _synthetic(n: str) -> Chunk:
 #: Name: (what reads it, what it takes, the least and the most of those).
 SETS: dict[str, tuple[Callable[..., Chunk], str, int, int]] = {
     "files": (_files, "files or folders of labelled items", 1, 1 << 20),
-    "mirflickr25k": (mirflickr, "FOLDER and FEATURES", 2, 2),
-    "nus-wide": (_nus_wide, "FOLDER and, if they are yours, FEATURES", 1, 2),
+    "mirflickr": (_mirflickr, "FOLDER and FEATURES, or a FILE of labelled items", 1, 2),
+    "mirflickr25k": (_mirflickr, "FOLDER and FEATURES, or a FILE of labelled items", 1, 2),
+    "nus-wide": (_nus_wide, "FOLDER and, if they are yours, FEATURES, or a FILE of labelled items", 1, 2),
     "mat": (read_mat, "a FILE and, if it has several, the PART", 1, 2),
     "synthetic": (_synthetic, "a NUMBER of items", 1, 1),
     "random-tags": (lambda n: random_tags(_number(n)), "a NUMBER of items", 1, 1),
@@ -62,7 +76,16 @@ def with_split(name: str, places: Sequence[str | Path], **reading: Any) -> tuple
 
 
 def load(name: str, places: Sequence[str | Path], **reading: Any) -> Chunk:
-    """The set `name` of `SETS` at these places, as one chunk; `reading` are `read_labelled`'s, of files.
+    """The set `name` of `SETS` at these places, as one chunk.
+
+    Parameters
+    ----------
+    name : str
+        Of `SETS`.
+    places : sequence of paths
+        As that set takes them.
+    **reading
+        Of files, parameters of `read_labelled`; of the paper's sets, `note` of theirs.
 
     Raises
     ------

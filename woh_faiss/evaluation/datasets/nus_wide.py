@@ -21,6 +21,7 @@ from woh_faiss.inputs.chunk import Chunk
 from woh_faiss.inputs.matlab.mat import open_rows
 
 from .cutting import cut, usual_tags
+from .embedded import Embedded, Note, is_embedded
 from .nus_wide_files import PARTS, Images, concept_labels, typed_tags, usual_1k_tags
 from .published import number_blocks
 
@@ -47,7 +48,8 @@ class NusWide:
         The folder in which ImageList, NUS_WID_Tags, Groundtruth and Low_Level_Features were unpacked.
     features : path, optional
         Instead of the low-level features an .npy, .npz or .mat file: a row an image of ImageList.txt, or
-        a row an image of the part's list, in that order.
+        a row an image of the part's list, in that order. Or the folder that `woh-index embed` wrote of the
+        pictures, whose paths end as those of ImageList.txt.
     variable : str, optional
         The matrix in `features`, where there are several.
     kinds : sequence of str
@@ -66,6 +68,9 @@ class NusWide:
         For `min_count`.
     encoding : str
         Of the tag files.
+    note : callable, optional
+        Takes a line on images without features in such a folder, which are then left out; without it they
+        are refused.
 
     Attributes
     ----------
@@ -93,6 +98,7 @@ class NusWide:
         min_count: int | None = None,
         word_vectors: WordVectors | None = None,
         encoding: str = "utf-8",
+        note: Note | None = None,
     ) -> None:
         for name, value, known in (("part", part, ("all", *PARTS)), ("tags", tags, ("all", "1k"))):
             if value not in known:
@@ -100,14 +106,22 @@ class NusWide:
         if word_vectors is not None and min_count is None:
             raise InputError("word_vectors are given without min_count; give min_count, 1 for any tag")
         self._images = images = Images(root)
-        self._blocks = (
-            self._low_level(part, kinds) if features is None else self._given(features, variable, part)
-        )
+        embedded = None
+        if features is None:
+            self._blocks = self._low_level(part, kinds)
+        elif is_embedded(features):
+            embedded = Embedded(features, images.names, note)
+            self._blocks = embedded.blocks
+        else:
+            self._blocks = self._given(features, variable, part)
         self.concepts, self._labels = concept_labels(images, concepts)
         members = np.zeros(len(images), bool)
         members[images.places(part)] = True
         if labelled:
             members &= self._labels.any(axis=1)
+        if embedded is not None:
+            embedded.check(members, images.names, note)
+            members &= embedded.has
         places = np.flatnonzero(members)
         if not len(places):
             raise InputError(

@@ -1,0 +1,164 @@
+"""What stands before every route: the token, who may send, and how long; and headers behind it.
+
+Starlette's middleware does the rest: the Host header, other origins, the size of bodies.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+from urllib.parse import quote, urlsplit
+
+import anyio
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from woh_faiss.display import display_text
+
+from .problems import problem
+from .sessions import LOGIN, PAGES, Sessions, is_open
+from .settings import Settings
+
+_log = logging.getLogger("uvicorn.error")
+#: Paths that say nothing of the index: a supervisor asks them without a token.
+OPEN = frozenset(("/healthz", "/readyz"))
+#: Methods that change nothing.
+_SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src 'self' data: blob:; style-src 'self'; "
+    "script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Guards:
+    """An ASGI application in front of another.
+
+    A request that passes has ``scope["state"]["bearer"]``, whether it had the token in a header that no
+    browser sends by itself.
+
+    Parameters
+    ----------
+    app : ASGI application
+    settings : Settings
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._settings = app, settings
+        token = settings.token()
+        self._digest = None if token is None else hashlib.sha256(token).digest()
+        self._sessions = None if token is None else Sessions(token)
+        self._headers = dict(_HEADERS)
+        if not settings.allow_origins:
+            self._headers["Cross-Origin-Resource-Policy"] = "same-origin"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        started = False
+
+        async def with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = self._refused(scope)
+        if refused is not None:
+            await refused(scope, receive, with_headers)
+            return
+        try:
+            await self._app(scope, self._in_time(receive), with_headers)
+        except Exception:
+            _log.exception("%s %s failed", scope["method"], display_text(scope["path"]))
+            if started:
+                raise
+            await problem(500, "the server failed; its log says where")(scope, receive, with_headers)
+
+    def _refused(self, scope: Scope) -> ASGIApp | None:
+        headers = Headers(scope=scope)
+        given, bearer = _credentials(headers.get("authorization", ""))
+        if self._digest is not None and scope["path"] not in OPEN and not self._of_page(scope, headers):
+            found = hashlib.sha256(given or b"").digest()
+            if not hmac.compare_digest(found, self._digest) or given is None:
+                if scope["path"] in PAGES and scope["method"] == "GET" and given is None:
+                    return _to_form(scope)
+                return problem(
+                    401,
+                    "this server needs its token: Authorization: Bearer TOKEN, or in a browser as password",
+                    {"WWW-Authenticate": 'Basic realm="woh-index", charset="UTF-8"', "Connection": "close"},
+                )
+        scope.setdefault("state", {})["bearer"] = self._digest is not None and bearer
+        if scope["method"] not in _SAFE and not self._same_origin(headers):
+            return problem(403, "this page may not send to this server; --allow-origin names pages that may")
+        return None
+
+    def _of_page(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the page's form for the token is asked for, or somebody asks who came through it."""
+        path = scope["path"]
+        return self._sessions is not None and (
+            is_open(path) or self._sessions.opens(path, headers.get("cookie", ""))
+        )
+
+    def _same_origin(self, headers: Headers) -> bool:
+        """Whether what sends is no web page, one of this server, or of an origin that was named."""
+        origin = headers.get("origin")
+        if origin is None:
+            return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        if origin in self._settings.allow_origins:
+            return True
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
+
+    def _in_time(self, receive: Receive) -> Receive:
+        """`receive` for as long as a body may take to arrive."""
+        settings, end, more = self._settings, anyio.current_time() + self._settings.timeout, True
+
+        async def in_time() -> Message:
+            nonlocal more
+            if not more:  # what still comes is that the client has gone
+                return await receive()
+            try:
+                with anyio.fail_after(max(0.0, end - anyio.current_time())):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(
+                    408, f"the body did not arrive within {settings.timeout:g} s", {"Connection": "close"}
+                ) from None
+            more = message["type"] == "http.request" and message.get("more_body", False)
+            return message
+
+        return in_time
+
+
+def _to_form(scope: Scope) -> ASGIApp:
+    """The way to the form for the token, and from there to what was asked for."""
+    query = scope["query_string"].decode("latin-1")
+    wanted = f"{scope['path']}?{query}" if query else scope["path"]
+    return RedirectResponse(f"{LOGIN}?next={quote(wanted, safe='')}", 303, {"Cache-Control": "no-store"})
+
+
+def _credentials(header: str) -> tuple[bytes | None, bool]:
+    """What an Authorization header gives as token, and whether it is one that no browser sends by itself."""
+    scheme, _, rest = header.partition(" ")
+    rest = rest.strip()
+    if scheme.lower() == "bearer":
+        return rest.encode("latin-1", "replace"), True
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(rest, validate=True).partition(b":")[2], False
+        except (binascii.Error, ValueError):
+            return None, False
+    return None, False
