@@ -85,7 +85,7 @@ def test_normalise_twice_changes_nothing(tag):
 def test_normalise_twice_changes_nothing_for_any_character():
     for code in range(sys.maxunicode + 1):
         once = normalise(chr(code))
-        assert normalise(once) == once
+        assert once == chr(code) or normalise(once) == once
 
 
 # ---- counts, admission, matrices: against a naive oracle ------------------------------------------------
