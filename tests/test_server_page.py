@@ -388,6 +388,16 @@ def test_what_is_no_picture_is_one_line(client, data, told):
     assert told in sent(client, data, status=400).alert
 
 
+def test_a_body_that_is_too_large_is_one_line_on_the_page(served):
+    with client_of(served / "pictures.woh", max_body=3000) as client:
+        assert len(sent(client, jpeg("sea", format="PNG")).ids) == 24
+        assert client.post("/", files={"picture": ("a.jpg", bytes(5000))}).status_code == 413
+        head = b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a.jpg"\r\n\r\n'
+        headers = {"content-type": "multipart/form-data; boundary=x"}
+        pieces = iter([head, *[bytes(1000)] * 9])  # of a length that nobody says beforehand
+        assert Seen(client.post("/", content=pieces, headers=headers), 413).alert
+
+
 @pytest.mark.parametrize("name", [attack for attack in ATTACKS if "\0" not in attack])
 def test_a_picture_may_have_any_name(client, name):
     fields = {"vector": PageQuery(vector=np.ones(192, np.float32)).vector_text, "name": name}
@@ -752,7 +762,7 @@ def test_the_second_page_tells_what_info_and_health_tell(client, index):
     for card, item, tags in zip(seen.cards, health["doubted"], predicted, strict=True):
         assert asked(card.find("a[@class='like']").get("href")) == [("like", str(item["id"]))]
         assert f"trust {item['trust']:.2f}" in text(card)
-        assert f"its picture says {tags[0][0]}" in text(card)
+        assert f"its code says {tags[0][0]}" in text(card)
     tags = seen.all(".//section[@aria-labelledby='tags']/ul/li")
     assert [text(tag) for tag in tags] == [f"{tag} {count}" for tag, count in info["tags_top"]]
     assert asked(tags[0].find("a").get("href")) == [("tag", info["tags_top"][0][0])]

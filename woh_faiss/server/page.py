@@ -6,6 +6,7 @@ Forms and links do all of it; `static/page.js` makes it quicker. What computes r
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -38,6 +39,8 @@ SIDE = 384
 DRAWN_AT_ONCE = 2
 #: Tags that a card shows at once, and letters of a key.
 MOST_TAGS, MOST_KEY = 12, 120
+#: Bytes of a form beside its picture.
+FIELDS = 1024
 #: What the second page lists at most: doubted items, tags, rounds; and points of its chart.
 DOUBTED, TAGS, ROUNDS, POINTS = 24, 60, 50, 400
 #: What the page may load: its own files, and no script or style that is in it.
@@ -47,7 +50,7 @@ POLICY = (
 )
 _HEADERS = {
     "Content-Security-Policy": POLICY,
-    "Cache-Control": "no-store",
+    "Cache-Control": "private, no-cache",  # not no-store: going back finds what scrolling has brought
     "Referrer-Policy": "same-origin",  # without any, a browser does not say that a form is of this server
 }
 _FILES = {
@@ -173,7 +176,7 @@ def page_routes(service: Service, turns: Turns, drawing: Turns) -> APIRouter:
 
     @router.post(LOGOUT)
     def logged_out() -> Response:
-        leaving = RedirectResponse("/", 303)
+        leaving = RedirectResponse("/", 303, {"Clear-Site-Data": '"cache"'})
         return leaving if sessions is None else sessions.end(leaving)
 
     return router
@@ -190,6 +193,7 @@ class _Page:
         }
         self._takes = cache(service.takes)  # which may open a model
         self._about: tuple[Any, dict[str, Any]] | None = None
+        self._knowing = threading.Lock()
 
     # ---- searches ------------------------------------------------------------------------------------
 
@@ -309,6 +313,7 @@ class _Page:
             "example_filter": _example_filter(index.metadata_types),
             "orders": [(by, name) for by, name in _ORDERS if _has_order(index, by)],
             "most_k": MOST_K,
+            "most_bytes": service.settings.max_body - FIELDS,
             "takes_texts": self._takes("texts"),
             "as_text": query.words == "text" or not (query.q or index.config.bits),
             "takes_images": self._takes("images"),
@@ -351,18 +356,18 @@ class _Page:
     # ---- what the index knows ------------------------------------------------------------------------
 
     def about(self) -> Response:
-        """The page of what the index knows; made once for each of its states."""
-        index = self._service.index
-        state, held = index.store.snapshot, self._about
-        if held is None or held[0] != state:
-            try:
-                held = self._about = state, self._knowledge(index)
-            except WOHError as error:
-                return self._html(
-                    "about",
-                    {"title": "What it knows", "here": "about", "error": str(error)},
-                    status_of(error),
-                )
+        """The page of what the index knows; made once for each of its states, by one thread."""
+        index, held = self._service.index, self._about
+        if held is not None and (held[0] == index.store.snapshot or self._knowing.locked()):
+            return self._html("about", held[1])
+        with self._knowing:
+            held = self._about
+            if held is None or held[0] != index.store.snapshot:
+                try:
+                    held = self._about = index.store.snapshot, self._knowledge(index)
+                except WOHError as error:
+                    values = {"title": "What it knows", "here": "about", "error": str(error)}
+                    return self._html("about", values, status_of(error))
         return self._html("about", held[1])
 
     def _knowledge(self, index: WOHIndex) -> dict[str, Any]:

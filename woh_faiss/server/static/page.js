@@ -121,7 +121,8 @@ const shown = () => document.querySelectorAll(".card").length;
       const following = page.getElementById("next");
       if (following) next.replaceWith(document.adoptNode(following));
       else next.remove();
-      status.textContent = page.getElementById("count").textContent.replace(/^[\d,]+ to/, "1 to");
+      const [first] = status.textContent.match(/^[\d,]+/);
+      status.textContent = page.getElementById("count").textContent.replace(/^[\d,]+/, first);
       if (following) watcher.observe(document.getElementById("next"));
     } catch {
       status.textContent = `${shown()} items are shown; the next ones did not come: follow "More" to try again`;
@@ -207,8 +208,11 @@ document.addEventListener("error", ({ target }) => {
     const file = files[0];
     if (!form) {
       status.textContent = document.getElementById("no-encoder").textContent;
-    } else if (!file.type.startsWith("image/")) {
+    } else if (file.type && !file.type.startsWith("image/")) {
       status.textContent = "That is no picture; drop one.";
+    } else if (file.size > Number(form.dataset.most)) {
+      const [size, most] = [file.size, form.dataset.most].map((n) => Number(n).toLocaleString("en"));
+      status.textContent = `The picture has ${size} bytes, this server takes ${most}; make it smaller.`;
     } else {
       form.picture.files = files;
       form.where.value = document.getElementById("where").value;
@@ -219,8 +223,7 @@ document.addEventListener("error", ({ target }) => {
 
   form?.addEventListener("submit", async (event) => {
     event.preventDefault();
-    await keep(form.picture.files[0]);
-    form.submit();
+    await send(form.picture.files);
   });
   if (form) document.getElementById("hint").hidden = false;
 })();
