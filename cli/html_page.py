@@ -12,8 +12,7 @@ from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.html_template import html_template
 from woh_faiss.io.atomic_write import write_whole
-
-from .thumbnails import SIDE, Thumbnails
+from woh_faiss.thumbnails import SIDE, Thumbnails
 
 if TYPE_CHECKING:
     from .answers import Answer

@@ -417,7 +417,9 @@ def _remote(index: WOHIndex, url: str | None, opened: ExitStack) -> Remote | Non
 
 
 def _write_page(html: Path, found: Iterator[Answer], options: QueryOptions, queries: int, held: int) -> None:
-    from . import html_page, thumbnails
+    from woh_faiss.thumbnails import Thumbnails
+
+    from . import html_page
 
     about = f"{queries:,} {'query' if queries == 1 else 'queries'}"
     about += f" from {options.queries}" if options.queries else ""
@@ -428,7 +430,7 @@ def _write_page(html: Path, found: Iterator[Answer], options: QueryOptions, quer
         else f"all at most {options.radius:,} bits away"
     )
     about += f": {which} of {held:,} items in {options.index_path}"
-    pictures = thumbnails.Thumbnails(options.images, options.images_asked)
+    pictures = Thumbnails(options.images, options.images_asked)
     size = html_page.write(html, found, about=about, measure=options.measure, thumbnails=pictures)
     say(f"note: {html} is the page, {size / 1000:,.0f} kB{pictures.note()}")
 

@@ -186,8 +186,9 @@ def _write_page(
     relevance: Relevance,
     options: VerdictOptions,
 ) -> None:
+    from woh_faiss.thumbnails import Thumbnails
+
     from . import html_page
-    from .thumbnails import Thumbnails
 
     pictures = Thumbnails(options.images)
     wanted = {found.method, found.beside}

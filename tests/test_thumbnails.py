@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from page_reader import answer, saved, written
 from PIL import Image
 
-from woh_faiss_cli.thumbnails import SIDE, Thumbnails, _opened
+from woh_faiss.thumbnails import SIDE, Thumbnails, _opened
 
 
 def pixels(thumbnail):
@@ -247,6 +247,27 @@ def test_nothing_outside_the_folder_is_read(tmp_path, monkeypatch):
         for key in keys:
             assert Thumbnails(where).of(key) is None, key
     assert Thumbnails(folder).of("inner/a.png") is not None
+
+
+def test_a_file_that_changes_is_drawn_again(tmp_path):
+    thumbnails, path = Thumbnails(tmp_path), tmp_path / "a.png"
+    saved(Image.new("RGB", (30, 30), RED), path)
+    first = thumbnails.file("a.png")
+    assert near(pixels(thumbnails.drawn(first)).getpixel((15, 15)), RED)
+    assert thumbnails.of("a.png") is thumbnails.of("a.png")  # drawn once
+    saved(Image.new("RGB", (30, 30), BLUE), path)
+    os.utime(path, ns=(1, first.modified + 1))
+    assert thumbnails.file("a.png") != first
+    assert near(pixels(thumbnails.of("a.png")).getpixel((15, 15)), BLUE)
+    path.unlink()
+    assert thumbnails.file("a.png") is None
+
+
+def test_larger_ones_where_they_are_asked_for(tmp_path):
+    saved(halves(size=(900, 600)), tmp_path / "a.png")
+    found = Thumbnails(tmp_path, side=256).of("a.png")
+    assert (found.width, found.height) == (256, 171)
+    assert Image.open(io.BytesIO(found.jpeg)).size == (256, 171)
 
 
 def test_without_a_folder_no_picture_is_read(tmp_path, monkeypatch):

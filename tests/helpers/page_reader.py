@@ -3,9 +3,9 @@
 from html.parser import HTMLParser
 
 from woh_faiss.index.neighbours import Neighbour
+from woh_faiss.thumbnails import Thumbnails
 from woh_faiss_cli import html_page
 from woh_faiss_cli.answers import Answer, Query
-from woh_faiss_cli.thumbnails import Thumbnails
 
 VOID = {"meta", "img", "wbr"}
 ATTRIBUTES = {

@@ -98,7 +98,7 @@ class Kernel:
         Whether x is scaled to length 1 first.
     near : float
         Similarity that `NEAR` of the first chunk have to two anchors: the nearest may be the item's own, the
-        second is as near as an anchor to a new item like it. Items that have it to one are near. 0 with few anchors.
+        second is as near as one is to a new item like it. Items that have it to one are near. 0 with few.
     """
 
     A: NDArray[Any]

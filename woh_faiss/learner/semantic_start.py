@@ -387,8 +387,8 @@ def _choice(scores: Matrix) -> int:
 def _anchors(x: Matrix, m: int, rng: np.random.Generator) -> Matrix:
     """m anchors of rows x (n, d) of length 1, each the mean of several: none is the row of an item.
 
-    Where there are more rows, k-means from random ones; else all rows and means of random pairs. What is a row
-    then is moved half-way to the nearest other row.
+    Where there are more rows, k-means from random ones; else all rows and means of random pairs. Then what is
+    a row is moved half-way to the nearest other row.
     """
     if len(x) > m:
         most = CLUSTERED * m

@@ -19,6 +19,7 @@ from . import problems
 from .api import api_routes
 from .guards import Guards
 from .metrics import Counted, Metrics
+from .page import DRAWN_AT_ONCE, page_routes
 from .service import Service
 from .settings import VARIABLE, Settings
 from .turns import Turns
@@ -36,11 +37,13 @@ def create_app(settings: Settings) -> FastAPI:
     """
     service = Service(settings)
     turns = Turns.of(settings.workers, settings.timeout)
+    drawing = Turns(DRAWN_AT_ONCE, settings.timeout)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
         turns.close()
+        drawing.close()
         service.close()
 
     # The pages of FastAPI that show the API load scripts from elsewhere: there is /openapi.json alone.
@@ -57,6 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     metrics = Metrics()
     app.include_router(api_routes(service, turns, metrics))
+    app.include_router(page_routes(service, turns, drawing))
     # The last one is the first to see a request.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False)
     app.add_middleware(Guards, settings=settings)

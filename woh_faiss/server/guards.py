@@ -10,16 +10,18 @@ import binascii
 import hashlib
 import hmac
 import logging
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woh_faiss.display import display_text
 
 from .problems import problem
+from .sessions import LOGIN, PAGES, Sessions, is_open
 from .settings import Settings
 
 _log = logging.getLogger("uvicorn.error")
@@ -52,6 +54,7 @@ class Guards:
         self._app, self._settings = app, settings
         token = settings.token()
         self._digest = None if token is None else hashlib.sha256(token).digest()
+        self._sessions = None if token is None else Sessions(token)
         self._headers = dict(_HEADERS)
         if not settings.allow_origins:
             self._headers["Cross-Origin-Resource-Policy"] = "same-origin"
@@ -88,9 +91,11 @@ class Guards:
     def _refused(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         given, bearer = _credentials(headers.get("authorization", ""))
-        if self._digest is not None and scope["path"] not in OPEN:
+        if self._digest is not None and scope["path"] not in OPEN and not self._of_page(scope, headers):
             found = hashlib.sha256(given or b"").digest()
             if not hmac.compare_digest(found, self._digest) or given is None:
+                if scope["path"] in PAGES and scope["method"] == "GET" and given is None:
+                    return _to_form(scope)
                 return problem(
                     401,
                     "this server needs its token: Authorization: Bearer TOKEN, or in a browser as password",
@@ -100,6 +105,13 @@ class Guards:
         if scope["method"] not in _SAFE and not self._same_origin(headers):
             return problem(403, "this page may not send to this server; --allow-origin names pages that may")
         return None
+
+    def _of_page(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the page's form for the token is asked for, or somebody asks who came through it."""
+        path = scope["path"]
+        return self._sessions is not None and (
+            is_open(path) or self._sessions.opens(path, headers.get("cookie", ""))
+        )
 
     def _same_origin(self, headers: Headers) -> bool:
         """Whether what sends is no web page, one of this server, or of an origin that was named."""
@@ -129,6 +141,13 @@ class Guards:
             return message
 
         return in_time
+
+
+def _to_form(scope: Scope) -> ASGIApp:
+    """The way to the form for the token, and from there to what was asked for."""
+    query = scope["query_string"].decode("latin-1")
+    wanted = f"{scope['path']}?{query}" if query else scope["path"]
+    return RedirectResponse(f"{LOGIN}?next={quote(wanted, safe='')}", 303, {"Cache-Control": "no-store"})
 
 
 def _credentials(header: str) -> tuple[bytes | None, bool]:

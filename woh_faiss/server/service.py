@@ -466,6 +466,11 @@ class Service:
             return None
         return self._encoded("texts", texts)
 
+    def picture_features(self, data: bytes) -> NDArray[Any]:
+        """The features of a picture file, (d,); InputError if it is none, or no encoder takes pictures."""
+        found: NDArray[Any] = self._encoded("images", [data])[0]
+        return found
+
     def _encoded(self, side: str, items: Sequence[Any]) -> NDArray[Any]:
         """Features of pictures or texts; one request at a time, so that memory holds one picture."""
         encoder = self._encoder(side)

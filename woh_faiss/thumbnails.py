@@ -1,6 +1,6 @@
-"""Small pictures for the page of answers: from keys that are paths of pictures to data: URIs.
+"""Small pictures for pages: from keys that are paths of pictures to JPEGs.
 
-Pillow is imported only when a key names a file. Keys may come from strangers: nothing outside
+Pillow is imported only when a picture is drawn. Keys may come from strangers: nothing outside
 the folder that a user names is read, and whatever a file holds, there is a thumbnail or none, never an error.
 """
 
@@ -12,14 +12,14 @@ import os
 import stat
 import warnings
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import IO, NamedTuple
 
-from woh_faiss.encoders.picture import readable, upright_rgb
+from .encoders.picture import readable, upright_rgb
 
-#: Longest side of a thumbnail, in pixels.
+#: Longest side of a thumbnail, in pixels, where nothing else is asked for.
 SIDE = 128
 #: Thumbnails that are kept: the same item often answers several queries.
 KEPT = 1000
@@ -28,41 +28,77 @@ MOST_PIXELS = 50_000_000
 
 
 class Thumbnail(NamedTuple):
-    """A JPEG as a data: URI, with its size in pixels."""
+    """A JPEG with its size in pixels."""
 
-    uri: str
+    jpeg: bytes
     width: int
     height: int
 
+    @property
+    def uri(self) -> str:
+        """The JPEG as a data: URI."""
+        return "data:image/jpeg;base64," + base64.b64encode(self.jpeg).decode()
+
+
+class PictureFile(NamedTuple):
+    """The plain file that a key names: its path in the folder, without links, and what changes with it."""
+
+    root: str
+    place: str
+    modified: int
+    size: int
+
 
 class Thumbnails:
-    """The pictures in `folder` that keys are paths of, and those at paths that were `given` as queries."""
+    """The pictures in `folder` that keys are paths of, and those at paths that were `given` as queries.
 
-    def __init__(self, folder: Path | None = None, given: Sequence[Path] = ()) -> None:
+    Threads may share it. A file that changes is drawn again.
+
+    Parameters
+    ----------
+    folder : Path, optional
+    given : sequence of Path
+    side : int
+        Pixels of the longest side.
+    """
+
+    def __init__(self, folder: Path | None = None, given: Sequence[Path] = (), side: int = SIDE) -> None:
         self._given = {str(path): os.path.realpath(path) for path in given}
         self._root = None if folder is None else os.path.realpath(folder)
         self._has_pillow = find_spec("PIL") is not None
-        self._drawn = lru_cache(KEPT)(_drawn)
+        self._drawn = lru_cache(KEPT)(partial(_drawn, side))
         self._files = self._shown = 0
 
     def of(self, key: str | None) -> Thumbnail | None:
         """The thumbnail of a key, or None: no such file, no picture, damaged, or too large to decode."""
-        place = None if key is None else self._place(key)
-        if self._root is None or place is None:
-            return None
-        return self._shown_from(self._root, place)
+        return self.drawn(self.file(key))
 
     def of_query(self, key: str | None) -> Thumbnail | None:
         """The same for a query's key: that of a picture that was asked with, wherever it is."""
         if key not in self._given:
             return self.of(key)
-        return self._shown_from(*map(str, os.path.split(self._given[key])))
+        return self.drawn(_file(*map(str, os.path.split(self._given[key]))))
 
-    def _shown_from(self, root: str, place: str) -> Thumbnail | None:
+    def drawn(self, file: PictureFile | None) -> Thumbnail | None:
+        """The thumbnail of a file, or None, as `of`."""
+        if file is None:
+            return None
         self._files += 1
-        thumbnail = self._drawn(root, place) if self._has_pillow else None
+        thumbnail = self._drawn(file) if self._has_pillow else None
         self._shown += thumbnail is not None
         return thumbnail
+
+    def file(self, key: str | None) -> PictureFile | None:
+        """The plain file in the folder that a key names, links resolved; None if there is none in it."""
+        if self._root is None or key is None or ".." in PurePath(key).parts:
+            return None
+        try:
+            path = os.path.realpath(os.path.join(self._root, key))  # noqa: PTH118 - an absolute key stays
+            if os.path.commonpath([self._root, path]) != self._root:
+                return None
+            return _file(self._root, os.path.relpath(path, self._root))
+        except (OSError, ValueError):  # a key of any length, with any character, is asked for
+            return None
 
     def note(self) -> str:
         """What to say, if anything, when no picture could be shown: why, and what to do."""
@@ -75,16 +111,13 @@ class Thumbnails:
             return "; pictures need Pillow, which is not installed: pip install 'woh-faiss[html]'"
         return "; the files that keys are paths of hold no picture that can be read"
 
-    def _place(self, key: str) -> str | None:
-        """The path below the folder, without links, of the file that a key names; None if it is elsewhere."""
-        if self._root is None or ".." in PurePath(key).parts:
-            return None
-        try:
-            path = os.path.realpath(os.path.join(self._root, key))  # noqa: PTH118 - an absolute key stays
-            inside = os.path.commonpath([self._root, path]) == self._root
-            return os.path.relpath(path, self._root) if inside and Path(path).is_file() else None
-        except (OSError, ValueError):  # a key of any length, with any character, is asked for
-            return None
+
+def _file(root: str, place: str) -> PictureFile | None:
+    try:
+        found = os.stat(os.path.join(root, place))  # noqa: PTH116, PTH118 - of texts, and often
+    except (OSError, ValueError):
+        return None
+    return PictureFile(root, place, found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
 def _opened(root: str, place: str) -> IO[bytes]:
@@ -105,20 +138,20 @@ def _opened(root: str, place: str) -> IO[bytes]:
     return os.fdopen(file, "rb")
 
 
-def _drawn(root: str, place: str) -> Thumbnail | None:
+def _drawn(side: int, source: PictureFile) -> Thumbnail | None:
     from PIL import Image
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # oddities in metadata are not the reader's business
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with _opened(root, place) as file, Image.open(file, formats=readable()) as image:
-                image.draft(None, (2 * SIDE, 2 * SIDE))  # a JPEG can be read at a fraction of its size
+            with _opened(source.root, source.place) as file, Image.open(file, formats=readable()) as image:
+                image.draft(None, (2 * side, 2 * side))  # a JPEG can be read at a fraction of its size
                 if image.width * image.height > MOST_PIXELS:
                     return None
-                small = upright_rgb(image, SIDE)
+                small = upright_rgb(image, side)
             out = io.BytesIO()
             small.save(out, "JPEG", quality=82, optimize=True)  # a new image: no metadata goes along
     except Exception:  # Pillow's decoders raise nearly anything on a damaged file
         return None
-    return Thumbnail("data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode(), *small.size)
+    return Thumbnail(out.getvalue(), *small.size)
