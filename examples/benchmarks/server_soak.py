@@ -59,9 +59,10 @@ class Soak:
     def write(self, name: str, seed: int) -> None:
         import numpy as np
 
-        rng, asker, mine, number = np.random.default_rng(seed), Asker(self.port), [], 0
+        rng, mine, number = np.random.default_rng(seed), [], 0
         while not self.stop.is_set():
             number += 1
+            asker = Asker(self.port)  # the server closes connections that are idle for seconds
             if len(mine) >= LIVE:
                 gone = mine.pop(int(rng.integers(len(mine))))
                 self.live.pop(gone, None)
