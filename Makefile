@@ -54,6 +54,8 @@ bench-quick: $(READY)  ## some of them in two minutes; fails if one is a quarter
 bench-life: $(RIVALS)  ## what takes long: serving beside a writer, an index that lives long
 	$(BIN)/python examples/benchmarks/reader_cost.py
 	$(BIN)/python examples/benchmarks/serving.py
+	$(BIN)/python examples/benchmarks/server.py
+	$(BIN)/python examples/benchmarks/server_soak.py
 	$(BIN)/python examples/benchmarks/long_life.py
 	$(BIN)/python examples/benchmarks/scale.py
 

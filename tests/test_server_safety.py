@@ -25,21 +25,21 @@ def path(tmp_path_factory):
     return served.built(tmp_path_factory.mktemp("safe") / "index.woh")
 
 
-@pytest.fixture
-def token_file(tmp_path):
-    return served.token_file(tmp_path)
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory):
+    return served.token_file(tmp_path_factory.mktemp("token"))
 
 
 def client_of(path, base_url=LOCAL, **given):
     return TestClient(create_app(Settings(index=path, **given)), base_url=base_url)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(path):
     return client_of(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def guarded(path, token_file):
     return client_of(path, token_file=token_file, writable=True)
 

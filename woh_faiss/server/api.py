@@ -27,12 +27,11 @@ _Keys = Annotated[list[str] | None, Query(alias="key", description="May be given
 _Where = Annotated[str | None, Query(description="A filter, such as \"price < 20 and 'beach' in tags\".")]
 
 
-def api_routes(service: Service, turns: Turns, metrics: Metrics) -> APIRouter:
-    """The routes of an API for a service; `turns` are the threads that answer."""
+def api_routes(service: Service, turns: Turns, writing: Turns, metrics: Metrics) -> APIRouter:
+    """The routes of an API for a service; threads of `turns` answer, that of `writing` writes."""
     problem = {"description": "What went wrong, in one line", "content": {MEDIA: {}}, "model": Problem}
     router = APIRouter(responses={"4XX": problem, "5XX": problem})
     settings = service.settings
-    writers = Turns(1, None)
     batches = Batches(service, turns)
 
     def width() -> int:
@@ -150,7 +149,7 @@ def api_routes(service: Service, turns: Turns, metrics: Metrics) -> APIRouter:
             )
             return reply(replies.round_record(done, left_out), request, 201)
 
-        return await writers.run(work)
+        return await writing.run(work)
 
     @router.post(
         "/v1/items",
@@ -187,7 +186,7 @@ def api_routes(service: Service, turns: Turns, metrics: Metrics) -> APIRouter:
             gone = service.remove(ids=ids, keys=keys, where=where, ignore_missing=ignore_missing)
             return reply({"removed": gone, "ntotal": len(service.index)}, request)
 
-        return await writers.run(work)
+        return await writing.run(work)
 
     # ---- what there is -------------------------------------------------------------------------------
 

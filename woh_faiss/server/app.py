@@ -37,12 +37,14 @@ def create_app(settings: Settings) -> FastAPI:
     """
     service = Service(settings)
     turns = Turns.of(settings.workers, settings.timeout)
+    writing = Turns(1, None)  # what has begun to write is not left alone
     drawing = Turns(DRAWN_AT_ONCE, settings.timeout)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
         turns.close()
+        writing.close()
         drawing.close()
         service.close()
 
@@ -59,7 +61,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.service = service
     problems.install(app)
     metrics = Metrics()
-    app.include_router(api_routes(service, turns, metrics))
+    app.include_router(api_routes(service, turns, writing, metrics))
     app.include_router(page_routes(service, turns, drawing))
     # The last one is the first to see a request.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False)

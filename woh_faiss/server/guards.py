@@ -91,26 +91,33 @@ class Guards:
     def _refused(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         given, bearer = _credentials(headers.get("authorization", ""))
-        if self._digest is not None and scope["path"] not in OPEN and not self._of_page(scope, headers):
-            found = hashlib.sha256(given or b"").digest()
-            if not hmac.compare_digest(found, self._digest) or given is None:
-                if scope["path"] in PAGES and scope["method"] == "GET" and given is None:
-                    return _to_form(scope)
-                return problem(
-                    401,
-                    "this server needs its token: Authorization: Bearer TOKEN, or in a browser as password",
-                    {"WWW-Authenticate": 'Basic realm="woh-index", charset="UTF-8"', "Connection": "close"},
-                )
-        scope.setdefault("state", {})["bearer"] = self._digest is not None and bearer
+        known = self._is_token(given)
+        scope.setdefault("state", {})["bearer"] = known and bearer
+        if not known and self._digest is not None and not self._is_open(scope, headers):
+            if scope["path"] in PAGES and scope["method"] == "GET" and given is None:
+                return _to_form(scope)
+            return problem(
+                401,
+                "this server needs its token: Authorization: Bearer TOKEN, or in a browser as password",
+                {"WWW-Authenticate": 'Basic realm="woh-index", charset="UTF-8"', "Connection": "close"},
+            )
         if scope["method"] not in _SAFE and not self._same_origin(headers):
             return problem(403, "this page may not send to this server; --allow-origin names pages that may")
         return None
 
-    def _of_page(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the page's form for the token is asked for, or somebody asks who came through it."""
+    def _is_token(self, given: bytes | None) -> bool:
+        """Whether this is the token, in the same time whatever is given; never where there is none."""
+        if self._digest is None:
+            return False
+        found = hashlib.sha256(given or b"").digest()
+        return hmac.compare_digest(found, self._digest)
+
+    def _is_open(self, scope: Scope, headers: Headers) -> bool:
+        """Whether a path says nothing of the index, or is the page's and somebody came through its form."""
         path = scope["path"]
-        return self._sessions is not None and (
-            is_open(path) or self._sessions.opens(path, headers.get("cookie", ""))
+        return path in OPEN or (
+            self._sessions is not None
+            and (is_open(path) or self._sessions.opens(path, headers.get("cookie", "")))
         )
 
     def _same_origin(self, headers: Headers) -> bool:
