@@ -122,6 +122,7 @@ def serve(index_path: Path, encoder_name: str | None, access_log: bool, **given:
             workers=settings.workers,
             access_log=access_log,
             log_level="info" if access_log else "warning",
+            log_config=_logging(uvicorn.config.LOGGING_CONFIG),
             server_header=False,
             proxy_headers=False,
             ws="none",
@@ -146,6 +147,13 @@ def _free_port(host: str, port: int) -> int:
         raise InputError(
             f"cannot listen on {host} port {port}: {told}; give another --host or --port"
         ) from error
+
+
+def _logging(theirs: dict[str, Any]) -> dict[str, Any]:
+    """uvicorn's way of logging, whose lines about requests go to stderr, too."""
+    handlers = theirs["handlers"]
+    access = {**handlers["access"], "stream": "ext://sys.stderr"}
+    return {**theirs, "handlers": {**handlers, "access": access}}
 
 
 def _figures(workers: int) -> Any:

@@ -1,5 +1,6 @@
 """The server's API beside the index that it serves."""
 
+import asyncio
 import io
 import json
 import shutil
@@ -14,10 +15,11 @@ import served
 from fastapi.testclient import TestClient
 
 from woh_faiss import WOHIndex
-from woh_faiss.errors import ConfigError, MissingItemError
+from woh_faiss.errors import ConfigError, InputError, MissingItemError
 from woh_faiss.server.app import create_app
-from woh_faiss.server.service import SearchRequest
+from woh_faiss.server.service import How, SearchRequest, Service
 from woh_faiss.server.settings import Settings
+from woh_faiss.server.turns import TOGETHER, Batches, Turns
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +197,7 @@ def test_a_text_is_asked_by_its_words_where_no_encoder_is_known(client, index):
         ({"ids": [0], "no": 1}, 422, "no: "),
         ({"tags": [["xyzzy"]]}, 400, "xyzzy"),
         ({"tags": [["sea"]], "by": "kind"}, 400, "by"),
-        ({"vectors": [[0] * 8], "ann": "ivf"}, 503, "ivf"),
+        ({"vectors": [[0] * 8], "ann": "ivf"}, 400, "build-ann"),
         ({"vectors": [[0] * 8], "ann": "hnsw"}, 422, "ann: "),
         ({"vectors": [[0] * 8], "refine_k": 10}, 400, "refine_k"),
     ],
@@ -436,3 +438,36 @@ def test_settings_go_through_the_environment_without_the_token(path, tmp_path):
     )
     assert Settings.from_json(settings.to_json()) == settings
     assert served.TOKEN not in settings.to_json() + repr(settings)
+
+
+# ---- searches that wait ------------------------------------------------------------------------------------
+
+
+def test_searches_that_wait_are_asked_together_and_answered_as_alone(path, index, monkeypatch):
+    service = Service(Settings(index=path))
+    asked, search_all = [], service.search_all
+    monkeypatch.setattr(
+        service, "search_all", lambda q, how: asked.append(len(q.vectors)) or search_all(q, how)
+    )
+    xq = served.stream(60, seed=8).features
+    rows = [xq[i : i + 1 + i % 3] for i in range(0, 57)]
+    ways = [How(k=1 + i % 2, where=None if i % 5 else "price < 20") for i in range(len(rows))]
+
+    async def ask():
+        turns = Turns(1, 60)
+        batches = Batches(service, turns)
+        found = await asyncio.gather(*map(batches.search, rows, ways))
+        bad = [rows[1], np.full((1, 8), np.nan, np.float32), rows[3]]
+        mixed = await asyncio.gather(*[batches.search(row, How()) for row in bad], return_exceptions=True)
+        turns.close()
+        return found, mixed
+
+    found, mixed = asyncio.run(ask())
+    for row, how, answers in zip(rows, ways, found, strict=True):
+        D, I = index.search(row, how.k, where=how.where)
+        assert [[(hit.id, hit.score) for hit in hits] for hits in answers.hits] == of_index(D, I)
+    assert sum(asked[:-4]) >= sum(map(len, rows))
+    assert len(asked) < len(rows)
+    assert max(asked) <= TOGETHER
+    assert isinstance(mixed[1], InputError)
+    assert [len(mixed[i].hits) for i in (0, 2)] == [len(rows[1]), len(rows[3])]

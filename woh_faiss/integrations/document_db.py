@@ -20,6 +20,7 @@ from woh_faiss.store import database, files
 from woh_faiss.store.database import where_in
 
 from .document import Entry
+from .document_filter import DocumentFilter
 
 #: `PRAGMA user_version` of the file; a newer one is refused.
 FORMAT = 1
@@ -39,6 +40,12 @@ _SCHEMA = (
 
 _SELECT = (
     "SELECT number, id, text, metadata, tags, more, embedding FROM documents LEFT JOIN waiting USING (number)"
+)
+
+#: Documents that a filter lets through, or is to be asked about. Without the LIMIT `met` is computed twice.
+_MET = (
+    "SELECT number, met FROM (SELECT number, {} AS met FROM documents LIMIT -1) WHERE met IS NOT 0"
+    " ORDER BY number"
 )
 
 
@@ -126,11 +133,28 @@ class DocumentDB:
                 found[getattr(entry, column)] = entry
         return found
 
-    def every(self) -> Iterator[Entry]:
-        """All documents, the first written first."""
-        with self._connected() as connection:
-            for row in connection.execute(f"{_SELECT} ORDER BY number"):
-                yield self._entry(row)
+    def matching(self, keep: DocumentFilter | None = None) -> Iterator[Entry]:
+        """All documents, or those that a filter lets through, the first written first."""
+        with self._connected() as connection, database.moment(connection):
+            if keep is None:
+                for row in connection.execute(f"{_SELECT} ORDER BY number"):
+                    yield self._entry(row)
+                return
+            for batch in database.batches(connection.execute(_MET.format(keep.sql), keep.values)):
+                met = dict(batch)
+                yield from (
+                    it for it in self._in_turn(connection, [*met]) if met[it.number] or keep.matches(it)
+                )
+
+    def numbers(self, keep: DocumentFilter) -> list[int]:
+        """The numbers of `matching`."""
+        found: list[int] = []
+        with self._connected() as connection, database.moment(connection):
+            for batch in database.batches(connection.execute(_MET.format(keep.sql), keep.values)):
+                asked = self._in_turn(connection, [number for number, met in batch if met is None])
+                matching = {entry.number for entry in asked if keep.matches(entry)}
+                found += [number for number, met in batch if met or number in matching]
+        return found
 
     def waiting(self) -> Waiting:
         """What has no code yet, read again only after a change."""
@@ -179,6 +203,11 @@ class DocumentDB:
                     "try again when that has ended, or give a longer timeout"
                 ) from error
             raise StoreError(f"{self._path} {database.way_out(error)}") from error
+
+    def _in_turn(self, connection: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[Entry]:
+        """The documents with these numbers, the least first."""
+        wanted = " WHERE number IN (SELECT value FROM json_each(?)) ORDER BY number"
+        return map(self._entry, connection.execute(_SELECT + wanted, (json.dumps(numbers),)))
 
     def _entry(self, row: tuple[Any, ...]) -> Entry:
         number, id_, text, metadata, tags, more, blob = row

@@ -23,6 +23,7 @@ from woh_faiss.tags.tag_lists import TagLists
 
 from .document import Entry, check_json, tag_lists_of, valid_metadata
 from .document_db import DocumentDB, DocumentTransaction, Waiting
+from .document_filter import DocumentFilter
 
 __all__ = ["LEARN_FROM", "Documents", "Entry", "tag_lists_of"]
 
@@ -30,6 +31,8 @@ __all__ = ["LEARN_FROM", "Documents", "Entry", "tag_lists_of"]
 LEARN_FROM = 500
 #: Documents that get their codes in one round.
 ROUND = 10_000
+#: Which entries may be answers.
+Keep = Callable[[Entry], bool] | DocumentFilter
 
 
 class Documents:
@@ -219,13 +222,15 @@ class Documents:
         found = self._db.entries("id", wanted)
         return [found[id_] for id_ in wanted if id_ in found]
 
-    def matching(self, keep: Callable[[Entry], bool] | None = None) -> Iterator[Entry]:
-        """All documents, or those of which `keep` is true, the first written first."""
-        return (entry for entry in self._db.every() if keep is None or keep(entry))
+    def matching(self, keep: Keep | None = None) -> Iterator[Entry]:
+        """All documents, or those that `keep` lets through, the first written first."""
+        return self._db.matching(None if keep is None else _filter(keep))
 
-    def search(
-        self, query: Any, k: int, keep: Callable[[Entry], bool] | None = None
-    ) -> list[tuple[Entry, float]]:
+    def count(self, keep: Keep) -> int:
+        """How many documents `keep` lets through."""
+        return len(self._db.numbers(_filter(keep)))
+
+    def search(self, query: Any, k: int, keep: Keep | None = None) -> list[tuple[Entry, float]]:
         """The k best documents for an embedding (d,), with scores in [-1, 1], the best first.
 
         Before the first round the score is the cosine of the embeddings. After it, it is the mean of the two
@@ -237,8 +242,8 @@ class Documents:
             An embedding.
         k : int
             Documents wanted.
-        keep : callable, optional
-            Whether an entry may be an answer; called for every document.
+        keep : callable or DocumentFilter, optional
+            Which entries may be answers; a function is called for every document.
 
         Raises
         ------
@@ -250,7 +255,7 @@ class Documents:
         xq = np.asarray(validate.features(validate.array([query], "query"), waiting.d, "query"), np.float64)
         allow = None
         if keep is not None:
-            allow = np.array([entry.number for entry in self.matching(keep)], np.int64)
+            allow = np.array(self._db.numbers(_filter(keep)), np.int64)
         self._index.refresh()
         if self._index.is_trained:
             found, numbers = self._by_codes(xq, k, waiting, allow)
@@ -292,6 +297,10 @@ def _scores(index: WOHIndex, xq: NDArray[np.float64], packed: NDArray[np.uint8])
         terms.append(None if half is None else score.sums_of_all(score.tables(half), packed[:, first:end])[0])
         first = end
     return score.combined(*terms)
+
+
+def _filter(keep: Keep) -> DocumentFilter:
+    return keep if isinstance(keep, DocumentFilter) else DocumentFilter(keep)
 
 
 def _ids(ids: Sequence[str]) -> list[str]:

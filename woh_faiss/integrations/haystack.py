@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
@@ -17,7 +17,9 @@ from woh_faiss.index.item_ids import OnDuplicate
 from woh_faiss.validate import positive_int, short
 
 from .document import check_json
+from .document_filter import DocumentFilter
 from .documents import LEARN_FROM, Documents, Entry, tag_lists_of
+from .haystack_filter import document_filter
 
 _POLICIES: dict[DuplicatePolicy, OnDuplicate] = {
     DuplicatePolicy.NONE: "error",
@@ -79,7 +81,8 @@ class WOHDocumentStore:
 
     def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
         """Documents that match."""
-        return len(self.filter_documents(filters))
+        keep = _keep(filters)
+        return len(self.documents) if keep is None else self.documents.count(keep)
 
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
         """The documents that match Haystack's filters, or all, the first written first."""
@@ -121,12 +124,12 @@ class WOHDocumentStore:
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
         """Remove what matches; returns how many."""
-        return self.documents.delete([entry.id for entry in self.documents.matching(_matches(filters))])
+        return self.documents.delete([entry.id for entry in self.documents.matching(_matching(filters))])
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Set values of `meta` for what matches, codes stay as they are; returns how many."""
         check_json(meta, "meta")
-        found = list(self.documents.matching(_matches(filters)))
+        found = list(self.documents.matching(_matching(filters)))
         self.documents.describe({entry.id: {**entry.metadata, **meta} for entry in found})
         return len(found)
 
@@ -144,7 +147,7 @@ class WOHDocumentStore:
         query_embedding : list of float
             Of the store's width.
         filters : dict, optional
-            Haystack's; evaluated for every document.
+            Haystack's.
         top_k : int
             Documents wanted.
         """
@@ -235,9 +238,10 @@ def _document(entry: Entry, score: float | None = None) -> Document:
     )
 
 
-def _keep(filters: dict[str, Any] | None) -> Callable[[Entry], bool] | None:
-    return _matches(filters) if filters else None
+def _keep(filters: dict[str, Any] | None) -> DocumentFilter | None:
+    return _matching(filters) if filters else None
 
 
-def _matches(filters: dict[str, Any]) -> Callable[[Entry], bool]:
-    return lambda entry: document_matches_filter(filters, _document(entry))
+def _matching(filters: dict[str, Any]) -> DocumentFilter:
+    names = {field.name for field in fields(Document)}
+    return document_filter(filters, names, lambda entry: document_matches_filter(filters, _document(entry)))

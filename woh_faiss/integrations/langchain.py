@@ -16,8 +16,8 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from woh_faiss.display import display_text
 from woh_faiss.errors import InputError
 
-from .documents import LEARN_FROM, Documents, Entry, tag_lists_of
-from .metadata_filter import compiled
+from .documents import LEARN_FROM, Documents, Entry, Keep, tag_lists_of
+from .metadata_filter import document_filter
 
 #: Which documents may be answers: a function of a Document, or a dict as `metadata_filter.compiled` has it.
 Filter = Callable[[Document], bool] | Mapping[str, Any]
@@ -237,7 +237,8 @@ class WOHVectorStore(VectorStore):
             Documents wanted.
         filter : callable or dict, optional
             A function of a Document, true where it may be an answer; or a dict of values that its metadata
-            must have, or of operators: see `metadata_filter.compiled`. It is evaluated for every document.
+            must have, or of operators: see `metadata_filter.compiled`. A function is called for every
+            document.
         **kwargs
             None are known: what other stores take is refused by name.
 
@@ -345,13 +346,12 @@ def _document(entry: Entry) -> Document:
     return Document(id=entry.id, page_content=entry.text or "", metadata=entry.metadata)
 
 
-def _keep(filter_: Filter | None) -> Callable[[Entry], bool] | None:
+def _keep(filter_: Filter | None) -> Keep | None:
     if filter_ is None:
         return None
     if callable(filter_):
         return lambda entry: bool(filter_(_document(entry)))
-    matches = compiled(filter_)
-    return lambda entry: matches(entry.metadata)
+    return document_filter(filter_)
 
 
 def _refuse(method: str, unknown: Mapping[str, Any], more: str = "") -> None:

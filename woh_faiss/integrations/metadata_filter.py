@@ -1,6 +1,7 @@
 """Filters of metadata as vector stores have them: values, and operators such as $gt and $in, in nested dicts.
 
-A filter is checked whole before the first document is looked at.
+A filter is checked whole before the first document is looked at. `compiled` says what it means;
+`document_filter` says as much of that in SQL as SQLite can tell.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from woh_faiss.errors import InputError
 from woh_faiss.validate import short
 
 from .document import check_json
+from .document_filter import ASK, DocumentFilter, Truth, Truths
 
 #: Whether metadata are an answer.
 Match = Callable[[Mapping[str, Any]], bool]
 
 _ORDERS = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le}
+_SIGNS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 #: Operators on a value, and those that join filters.
 OPERATORS = ("$eq", "$ne", *_ORDERS, "$in", "$nin", "$exists", "$not")
 JOINS = ("$and", "$or", "$not")
@@ -71,7 +74,7 @@ def _condition(key: str, value: Any) -> Callable[[Any], bool]:
             f'filter: {short(key)} is the list {short(value)}; write {{"$in": [...]}} for any of them, or '
             '{"$eq": [...]} for that very list'
         )
-    if not isinstance(value, Mapping) or not any(name.startswith("$") for name in value):
+    if not _has_operators(value):
         return _compared("$eq", key, value)
     conditions = [_compared(name, key, operand) for name, operand in value.items()]
     return lambda held: all(condition(held) for condition in conditions)
@@ -111,6 +114,10 @@ def _compared(name: str, key: str, operand: Any) -> Callable[[Any], bool]:
     return found if name in ("$eq", "$in") else lambda held: not found(held)
 
 
+def _has_operators(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(name.startswith("$") for name in value)
+
+
 def _any_of(condition: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """The same of a value, or of any element of a list; false of what is missing."""
 
@@ -140,3 +147,47 @@ def _ordered(name: str, key: str, held: Any, operand: Any) -> bool:
             "give a value of that type, or store one type"
         )
     return bool(_ORDERS[name](held, operand))
+
+
+# ---- as SQL ------------------------------------------------------------------------------------------------
+
+
+def document_filter(wanted: Any) -> DocumentFilter:
+    """What `compiled` means, for entries, and InputError as there."""
+    matches, truths = compiled(wanted), Truths()
+    return truths.document_filter(_truth(truths, wanted), lambda entry: matches(entry.metadata))
+
+
+def _truth(truths: Truths, wanted: Mapping[str, Any]) -> Truth:
+    parts = []
+    for key, value in wanted.items():
+        if key in ("$and", "$or"):
+            joined = truths.all_of if key == "$and" else truths.any_of
+            parts.append(joined([_truth(truths, part) for part in value]))
+        elif key == "$not":
+            parts.append(truths.negated(_truth(truths, value)))
+        else:
+            parts.append(_truth_at(truths, truths.place(key), value))
+    return truths.all_of(parts)
+
+
+def _truth_at(truths: Truths, place: str | None, value: Any) -> Truth:
+    """Of a condition on the value at a place."""
+    if not _has_operators(value):
+        return _truth_of(truths, place, "$eq", value)
+    return truths.all_of([_truth_of(truths, place, name, operand) for name, operand in value.items()])
+
+
+def _truth_of(truths: Truths, place: str | None, name: str, operand: Any) -> Truth:
+    if name == "$exists":
+        there = truths.exists(place)
+        return there if operand else truths.negated(there)
+    if name == "$not":
+        return truths.negated(_truth_at(truths, place, operand))
+    if name in _SIGNS:
+        # What is of another type is an error, but null and lists, which have no order.
+        cases = dict.fromkeys(("true", "false", "integer", "real", "text", "object"), ASK)
+        return truths.any_value(place, cases | truths.ordered(_SIGNS[name], _stored(operand)), raises=True)
+    operands = [_stored(value) for value in (operand if name in ("$in", "$nin") else [operand])]
+    found = truths.any_value(place, truths.among(operands, true_is_1=False))
+    return found if name in ("$eq", "$in") else truths.negated(found)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -58,8 +61,9 @@ def create_app(settings: Settings) -> FastAPI:
     metrics = Metrics()
     app.include_router(api_routes(service, turns, metrics))
     app.include_router(page_routes(service, turns, drawing))
+    # The last one is the first to see a request.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False)
     app.add_middleware(Guards, settings=settings)
-    app.add_middleware(Counted, metrics=metrics)
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -67,10 +71,21 @@ def create_app(settings: Settings) -> FastAPI:
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type"],
         )
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False)
+    app.add_middleware(Counted, metrics=metrics)
     return app
 
 
 def from_environment() -> FastAPI:
-    """The application of a worker, which finds its settings in the environment."""
+    """The application of a process of a server, which finds its settings in the environment.
+
+    A worker ends with the process that started it, however that ends.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def follow() -> None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=follow, daemon=True).start()
     return create_app(Settings.from_json(os.environ[VARIABLE]))

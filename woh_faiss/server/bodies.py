@@ -157,8 +157,7 @@ def unpacked(packed: bytes, d: int) -> NDArray[np.float32]:
 def body_of(model: type[BaseModel], *, form: bool = False) -> dict[str, Any]:
     """What OpenAPI says of a body that a route reads itself."""
     schema = model.model_json_schema()
-    packed = {**schema, "properties": dict(schema["properties"])}
-    content: dict[str, Any] = {JSON: {"schema": schema}, MSGPACK: {"schema": packed}}
+    content: dict[str, Any] = {media: {"schema": schema} for media in (JSON, MSGPACK)}
     if form:
         fields = {
             name: each
@@ -167,5 +166,6 @@ def body_of(model: type[BaseModel], *, form: bool = False) -> dict[str, Any]:
         }
         files = {"type": "array", "items": {"type": "string", "format": "binary"}}
         fields |= {PICTURES: files, "tags": {"type": "array", "items": {"type": "string"}}}
-        content[FORM] = {"schema": {"type": "object", "properties": fields, "required": [PICTURES]}}
+        form_schema = {"type": "object", "properties": fields, "required": [PICTURES]}
+        content[FORM] = {"schema": {**form_schema, "additionalProperties": False}}
     return {"requestBody": {"required": True, "content": content}}

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 from urllib.parse import quote, urlsplit
 
 import anyio
@@ -17,10 +18,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from woh_faiss.display import display_text
+
 from .problems import problem
 from .sessions import LOGIN, PAGES, Sessions, is_open
 from .settings import Settings
 
+_log = logging.getLogger("uvicorn.error")
 #: Paths that say nothing of the index: a supervisor asks them without a token.
 OPEN = frozenset(("/healthz", "/readyz"))
 #: Methods that change nothing.
@@ -61,8 +65,12 @@ class Guards:
             await self._app(scope, receive, send)
             return
 
+        started = False
+
         async def with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in self._headers.items():
                     headers.setdefault(name, value)
@@ -72,7 +80,13 @@ class Guards:
         if refused is not None:
             await refused(scope, receive, with_headers)
             return
-        await self._app(scope, self._in_time(receive), with_headers)
+        try:
+            await self._app(scope, self._in_time(receive), with_headers)
+        except Exception:
+            _log.exception("%s %s failed", scope["method"], display_text(scope["path"]))
+            if started:
+                raise
+            await problem(500, "the server failed; its log says where")(scope, receive, with_headers)
 
     def _refused(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)

@@ -35,6 +35,12 @@ class Metrics:
             registry=self.registry,
             buckets=_SECONDS,
         )
+        self.running = Gauge(
+            "woh_requests_running",
+            "Requests that are being answered",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
         self.queries = Counter("woh_queries", "Queries that were answered", registry=self.registry)
         self._items = Gauge(
             "woh_items", "Items that can be found", registry=self.registry, multiprocess_mode="mostrecent"
@@ -79,8 +85,10 @@ class Counted:
                 status = message["status"]
             await send(message)
 
+        self._metrics.running.inc()
         try:
             await self._app(scope, receive, noted)
         finally:
+            self._metrics.running.dec()
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.seen(route, status, time.perf_counter() - started)

@@ -67,7 +67,7 @@ def line_of(error: ValidationError | RequestValidationError) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of the application's routes a problem."""
+    """Make every error that a route may raise a problem; what else goes wrong is `Guards`' business."""
 
     async def of_library(request: Request, error: Any) -> Response:
         status = status_of(error)
@@ -81,11 +81,7 @@ def install(app: FastAPI) -> None:
     async def of_http(request: Request, error: Any) -> Response:
         return problem(error.status_code, str(error.detail), error.headers)
 
-    async def of_anything(request: Request, error: Any) -> Response:
-        return problem(500, "the server failed; its log says where")
-
     app.add_exception_handler(WOHError, of_library)
     app.add_exception_handler(RequestValidationError, of_values)
     app.add_exception_handler(ValidationError, of_values)
     app.add_exception_handler(HTTPException, of_http)
-    app.add_exception_handler(Exception, of_anything)

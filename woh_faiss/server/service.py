@@ -233,6 +233,7 @@ class Service:
 
     def close(self) -> None:
         """Close the index."""
+        self._pinned.close()
         self._live.close()
 
     def prepare(self) -> None:
@@ -407,6 +408,10 @@ class Service:
             return by_tags
 
         def by_features(index: WOHIndex) -> Any:
+            if how.ann is not None and how.ann not in {it.kind for it in index.store.snapshot.ann}:
+                raise InputError(
+                    f"there is no approximate index of kind {how.ann}; 'woh-index build-ann' makes one"
+                )
             more: dict[str, Any] = {}
             refine = None
             if how.refine:
