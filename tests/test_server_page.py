@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import threading
 import time
 from contextlib import suppress
@@ -806,8 +807,6 @@ def test_warnings_of_health_are_shown(tmp_path):
 
 
 def test_it_is_made_once_a_state(served, monkeypatch, tmp_path):
-    import shutil
-
     shutil.copytree(served / "pictures.woh", tmp_path / "i.woh")
     made = []
     inner = WOHIndex.health
@@ -823,6 +822,33 @@ def test_it_is_made_once_a_state(served, monkeypatch, tmp_path):
         assert "239 items after 5 rounds" in text(seen.root) or "239" in text(seen.root)
         assert answers(client).text(".//*[@id='count']") == "1 to 24 of 239 items"
         assert answers(client, like="0", status=404).alert
+
+
+def test_who_asks_while_it_is_made_gets_the_one_before(index_copy, monkeypatch):
+    with client_of(index_copy) as client, WOHIndex.open(index_copy) as writer:
+        before = text(answers(client, "/about").root)
+        writer.remove([0])
+        time.sleep(1)
+        inner, begun, go = WOHIndex.health, threading.Event(), threading.Event()
+
+        def slow(self, most):
+            begun.set()
+            assert go.wait(60)
+            return inner(self, most)
+
+        monkeypatch.setattr(WOHIndex, "health", slow)
+        made = threading.Thread(target=client.get, args=["/about"])
+        made.start()
+        assert begun.wait(60)
+        assert text(answers(client, "/about").root) == before
+        go.set()
+        made.join()
+        assert text(answers(client, "/about").root) != before
+
+
+@pytest.fixture
+def index_copy(learned_once, tmp_path):
+    return shutil.copytree(learned_once, tmp_path / "copy.woh")
 
 
 def test_growth_is_a_path_in_its_square():
