@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from .options import (
     index_option,
     json_option,
     max_memory_option,
+    metadata_option,
     on_duplicate_option,
     say_split,
     tag_separator_option,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 @chunk_size_option
 @column_options("tags", "id", "key")
 @tag_separator_option
+@metadata_option
 @first_sample_option
 @json_option
 @on_duplicate_option
@@ -52,6 +55,7 @@ def import_(
     chunk_size: int | None,
     columns: dict[str, str | None],
     tag_separator: str | None,
+    metadata: Sequence[str],
     first_sample: int,
     as_json: bool,
     on_duplicate: OnDuplicate,
@@ -60,7 +64,7 @@ def import_(
 
     FAISS holds an IndexFlat, IndexHNSWFlat, IndexIVFFlat (in the order of its ids) or IndexScalarQuantizer
     (8 bits or float16), alone or in an IndexIDMap or IndexIDMap2. Nothing is learned without --tags. Columns
-    are those of the file of tags. On any error no index is left behind.
+    are those of the file of tags, --metadata too. On any error no index is left behind.
 
     \b
     Example:
@@ -76,6 +80,7 @@ def import_(
         chunk_size=chunk_size,
         tag_separator=tag_separator,
         on_duplicate=on_duplicate,
+        metadata=metadata,
         note=say_split,
     )
     learn_anew(inputs, index_path, config, word_vectors, first_sample, on_duplicate, as_json)

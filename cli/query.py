@@ -182,6 +182,8 @@ def query(context: click.Context, **given: Any) -> None:
         )
         if options.where is not None:
             say(f"note: --where leaves {len(index.ids(options.where)):,} of {held:,} items")
+        if options.ann is not None and options.filtered:
+            say("note: --where, --allow and --deny search all codes that are left, not the lists of --ann")
         asked, n_asked = options.batches(index, questions)
         if held < options.k and options.radius is None:
             what = f"holds only {held} items" if held else "is empty; 'woh-index update' appends items"
@@ -268,8 +270,7 @@ class QueryOptions:
         if self.radius is not None and k_is_given:
             raise click.UsageError("give -k or --radius, not both")
         others = self.radius is not None or by_tags
-        filtered = any(given is not None for given in (self.allow, self.deny, self.where))
-        if self.database is not None and (others or filtered or self.ann):
+        if self.database is not None and (others or self.filtered or self.ann):
             raise click.UsageError("--database finds the K nearest to QUERIES, --id or --key, nothing else")
         if self.ann is not None and (others or not by_features):
             raise click.UsageError(
@@ -287,6 +288,11 @@ class QueryOptions:
             from . import html_page
 
             html_page.check(self.html, self.images)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether only some items may be answers."""
+        return any(given is not None for given in (self.allow, self.deny, self.where))
 
     @property
     def asks(self) -> bool:

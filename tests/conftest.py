@@ -6,6 +6,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+# What is imported and collected stays: until all of it is there, looking for garbage finds none in a second.
+gc.disable()
+
 # Before NumPy and Faiss are imported, and for child processes: on arrays as small as here more threads only
 # wait for each other, up to ten times as long.
 for _library in ("OMP", "OPENBLAS", "MKL"):
@@ -14,17 +17,14 @@ for _library in ("OMP", "OPENBLAS", "MKL"):
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from made_items import LEARNED as LEARNED
+from made_items import SMALL, tagged
+from made_items import WORDS as WORDS
 
 from woh_faiss import WOHConfig, WOHIndex, budget
 from woh_faiss.learner import blocks as rows_module
 from woh_faiss.learner.blocks import Rows, block_slices
 from woh_faiss.learner.training_round import Items, learn_round
-
-WORDS = ["sea", "beach", "hill", "snow", "city", "night"]
-SMALL = {"bits": 16, "anchors": 10, "vector_size": 5}
-#: An index of learned bits alone.
-LEARNED = {**SMALL, "instance_bits": 0}
-
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -39,6 +39,11 @@ ROOM = 2 << 30
 def length(n):
     """How often a long test does what it does n times at its full length."""
     return max(1, round(n * LENGTH))
+
+
+def drawn(n):
+    """As `length`, of random cases each of which is slow: a tenth of them where time is short."""
+    return length(n) if LENGTH >= 1 else max(1, n // 10)
 
 
 # A loaded machine is slow, and random examples are wanted in CI, too.
@@ -60,8 +65,8 @@ def pytest_configure(config):
 
 def pytest_collection_finish():
     """What was imported is here to stay: collecting garbage, and forks, need not look at it again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
@@ -110,14 +115,6 @@ def golden(name):
 def fixture():
     """The set that golden values were made of, in float64."""
     return {name: array.astype(np.float64) for name, array in golden("fixture").items()}
-
-
-def tagged(seed, n=40, d=7):
-    """(features, tag lists) of n items of six topics."""
-    rng = np.random.default_rng(seed)
-    topic = rng.integers(6, size=n)
-    X = (np.eye(6, d)[topic] * 3 + rng.normal(size=(n, d))).astype(np.float32)
-    return X, [[WORDS[t], WORDS[(t + 1) % 6]] if rng.random() < 0.6 else [WORDS[t]] for t in topic]
 
 
 def learned(phi, Y, Z, B0, W0, past, config, *, aim=None, given=0):

@@ -252,15 +252,22 @@ def test_halves_that_are_too_wide_are_refused():
         ivf.complete({}, 100, 1032, 64)
 
 
+@pytest.mark.parametrize("among", [{"allow": [1, 5, 33, 8]}, {"deny": [*range(20)]}, {"where": "id >= 12"}])
+def test_a_filter_beside_it_misses_nothing(with_ann, index, among):
+    xq = tagged(7, n=6)[0]
+    exact, found = with_ann.search(xq, 30, **among), with_ann.search(xq, 30, ann="ivf", **among)
+    assert_array_equal(found[0], exact[0])
+    assert_array_equal(found[1], exact[1])
+    with pytest.raises(StoreError, match="has no approximate index ivf"):
+        index.search(xq, 3, ann="ivf", **among)
+
+
 def test_what_cannot_be_asked_is_said_in_one_line(with_ann, index):
     xq = tagged(7, n=2)[0]
     with pytest.raises(StoreError, match="has no approximate index ivf; 'woh-index build-ann ivf' makes one"):
         index.search(xq, 3, ann="ivf")
     with pytest.raises(InputError, match="ann is 'hnsw', expected ivf, or None"):
         with_ann.search(xq, 3, ann="hnsw")
-    for among in ({"allow": [1]}, {"deny": [1]}):
-        with pytest.raises(InputError, match="ann goes without allow, deny and where"):
-            with_ann.search(xq, 3, ann="ivf", **among)
     with pytest.raises(InputError, match="ann answers by score, not by 'hamming', which scans all codes"):
         with_ann.search(xq, 3, ann="ivf", by="hamming")
     for work in (index.build_ann, index.drop_ann):
@@ -563,6 +570,9 @@ def test_the_commands(tmp_path, monkeypatch):
     save_chunk(Path("d.npz"), 1)
     run("add", "d.npz")
     assert "after round 1; 40 newer codes are scanned" in run("info").stdout
+    filtered = run("query", "q.npz", "-k", 9, "--json", "--where", "id < 150", "--ann", "ivf")
+    assert filtered.stdout == run("query", "q.npz", "-k", 9, "--json", "--where", "id < 150").stdout
+    assert "note: --where, --allow and --deny search all codes that are left" in filtered.stderr
     assert "ann is 'hnsw', expected ivf" in run("query", "q.npz", "--ann", "hnsw", code=1).stderr
     for more in (["--id", 3], ["q.npz", "--radius", 3], ["q.npz", "--tags", "sea"]):
         assert "--ann finds the K nearest" in run("query", *more, "--ann", "ivf", code=2).stderr

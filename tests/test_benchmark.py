@@ -380,6 +380,9 @@ def test_the_papers_experiment_on_a_files_own_split(tmp_path, monkeypatch):
     page = (tmp_path / "rep" / "report.html").read_text()
     assert "MAP beside table1.csv" in page
     assert (tmp_path / "rep" / "ablation.svg").is_file()
+    refused = run("benchmark", "--dataset", "mat", "set.mat", "--learn-from", 50, "-o", "other", code=2)
+    assert "--learn-from does not go with a set that brings its own split" in refused.stderr
+    assert not (tmp_path / "other").exists()
     assert not (tmp_path / "rep" / "sensitivity-beta.svg").exists()
 
 

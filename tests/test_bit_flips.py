@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import length
+from conftest import drawn
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
@@ -37,7 +37,7 @@ def test_no_answer_changes_unless_a_stored_code_has(bit_flips, made, small, monk
     path, asked = made
     if not small:
         asked = [arguments for arguments in asked if "--ann" not in arguments]  # that compares all codes
-    found = [*bit_flips.flips(path, asked, length(240), seed=7)]
+    found = [*bit_flips.flips(path, asked, drawn(240), seed=7)]
     outcomes = Counter(flip.outcome for flip in found)
     assert outcomes["wrong"] == 0, [flip for flip in found if flip.outcome == "wrong"]
     assert outcomes["refused"]

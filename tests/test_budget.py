@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.io
-from conftest import WORDS, tagged
+from conftest import SMALL, WORDS, tagged
 
-from woh_faiss import budget
+from woh_faiss import WOHIndex, WordVectors, budget
 from woh_faiss.errors import InputError, MemoryBudgetError
 
 MB = 1 << 20
@@ -225,7 +225,8 @@ def side(name, *parts):
 
 def allowed(folder):
     small(folder)
-    assert run(folder, "build", "small.npz", "--index", "index.woh")[0] == 0
+    with WOHIndex.create(folder / "index.woh", **SMALL) as index:
+        index.update(X, TAGS)
     (folder / "allow.txt").write_text("5\n" * 4_000_000)
     return ["query", "small.npz", "--index", "index.woh", "--allow", "allow.txt"]
 
@@ -275,7 +276,7 @@ def test_a_hostile_file_is_refused_within_the_budget(tmp_path, make):
 
 def honest(folder):
     """Files of every format that unpack to a good part of the budget, and what is to be said of each."""
-    n, d = 3000, 512
+    n, d = 6000, 256
     features = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
     tags = [f"{WORDS[i % 6]} {WORDS[i % 5]} tag{i % 50}" for i in range(n)]
     keys = [f"photos/{i}.jpg" for i in range(n)]
@@ -297,9 +298,10 @@ def honest(folder):
 @pytest.mark.slow
 def test_honest_files_within_the_budget_are_taken(tmp_path):
     """6 MB of features, 64 MB of budget: no estimate may be ten times too high."""
-    # With word vectors none are learned, which would take most of the time.
+    # With word vectors none are learned, which would take most of the time; saved ones need no gensim.
     (tmp_path / "words.txt").write_text("".join(f"{word} {i} 1\n" for i, word in enumerate(WORDS)))
-    more = ["--max-memory", BUDGET, "--anchors", 50, "--bits", 16, "--word-vectors", "words.txt"]
+    WordVectors.open(tmp_path / "words.txt").save(tmp_path / "words.npz")
+    more = ["--max-memory", BUDGET, "--anchors", 50, "--bits", 16, "--word-vectors", "words.npz"]
     for number, name in enumerate(honest(tmp_path)):
         args = ["build", name, "--index", f"{number}.woh", *more]
         code, said, _ = run(tmp_path, *args)
@@ -310,15 +312,14 @@ def test_honest_files_within_the_budget_are_taken(tmp_path):
 def test_what_is_mapped_does_not_count(tmp_path):
     (tmp_path / "chunk").mkdir()
     features = np.lib.format.open_memmap(
-        tmp_path / "chunk" / "features.npy", "w+", np.float32, (3000, 12_000)
+        tmp_path / "chunk" / "features.npy", "w+", np.float32, (1500, 24_000)
     )
-    features[:] = np.random.default_rng(0).normal(size=(1, 12_000))
-    features[:, :6] += np.eye(6)[np.arange(3000) % 6]
+    features[:] = np.random.default_rng(0).normal(size=(1, 24_000))
+    features[:, :6] += np.eye(6)[np.arange(1500) % 6]
     del features  # 144 MB
-    np.save(tmp_path / "chunk" / "tags.npy", np.array([WORDS[i % 6] for i in range(3000)]))
-    code, said, _ = run(
-        tmp_path, "build", "chunk", "--index", "i.woh", "--max-memory", BUDGET, "--anchors", 20, "--bits", 8
-    )
+    np.save(tmp_path / "chunk" / "tags.npy", np.array([WORDS[i % 6] for i in range(1500)]))
+    more = ["--anchors", 20, "--bits", 8, "--instance-bits", 0]
+    code, said, _ = run(tmp_path, "build", "chunk", "--index", "i.woh", "--max-memory", BUDGET, *more)
     assert code == 0, said
 
 

@@ -147,6 +147,7 @@ def test_more_neighbours_than_items_are_noted_and_left_out(here):
     assert result.stderr == "note: index.woh holds only 40 items\n"
 
 
+@pytest.mark.usefixtures("few_anchors")
 def test_an_empty_index_is_no_error(here):
     WOHIndex.create(here / "empty.woh").close()
     result = run("query", "queries.npz", "--index", "empty.woh", "--json")

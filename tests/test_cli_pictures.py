@@ -291,6 +291,7 @@ def test_flags_of_pictures_without_pictures_are_refused(here):
     run("add", "a.npz", "--encoder", "onnx:clip")
 
 
+@pytest.mark.usefixtures("few_anchors")
 def test_evaluate_takes_pictures(here):
     toy_models.photos(here / "many", 80)
     options = ["--bits", 16, "--instance-bits", 16, "--queries", 20]

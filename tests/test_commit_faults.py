@@ -11,7 +11,7 @@ from itertools import product
 import faults
 import pytest
 from commit_faults import add, start
-from conftest import length
+from conftest import drawn
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
@@ -19,7 +19,7 @@ from woh_faiss.store import files, writer_lock
 
 pytestmark = pytest.mark.skipif(faults.COMPILER is None, reason="no C compiler for the shim")
 #: Combinations of each kind; `python tests/helpers/faults.py FOLDER commit add all` runs all of them.
-AMOUNT = length(200)
+AMOUNT = drawn(200)
 
 
 def lines(script, folder, *arguments):

@@ -177,9 +177,15 @@ def test_an_index_updated_on_workers_has_the_same_files(client, monkeypatch, tmp
     ):
         for index in (here, there):
             index.update(*tagged(0), ids=np.arange(40), keys=[f"a{i}" for i in range(40)])
-        here.update(X, tags, ids=ids, keys=keys)
+        price = np.arange(60) / 4
+        metadata = {"price": price, "topic": ["sea", None] * 30}
+        here.update(X, tags, ids=ids, keys=keys, metadata=metadata)
         lazy_ids = da.from_array(ids, chunks=9)
-        done = on_workers.update(there, unknown, bag, ids=lazy_ids, keys=keys, client=client)
+        metadata["price"] = da.from_array(price, chunks=7)
+        done = on_workers.update(
+            there, unknown, bag, ids=lazy_ids, keys=keys, metadata=metadata, client=client
+        )
+        assert there.ids("price < 1 and topic is null").tolist() == [501, 503]
         assert (done.n, done.trained, done.kind) == (60, sum(map(bool, tags)), "trained")
         assert files(here.path) == files(there.path)
         # Known items are left out before anything is computed, by the policies of update.

@@ -133,8 +133,18 @@ def test_parquet_is_read_by_row_groups(client, index, tmp_path, fixed):
     assert table.tags == tags
     assert_array_equal(table.ids, np.arange(150))
     assert table.keys[149] == "k149"
-    [path] = encode(index.hasher, *table[:1], tmp_path, ids=table.ids, tags=table.tags)
+    assert table.metadata is None
+    metadata = read_parquet(folder, "vector", metadata=["name", "id"]).metadata
+    assert metadata == {"name": table.keys, "id": [*range(150)]}
+    columns = {"name": metadata["name"], "place": da.from_array(np.array(metadata["id"]), chunks=40)}
+    [path] = encode(
+        index.hasher, *table[:1], tmp_path, ids=table.ids + 1000, tags=table.tags, metadata=columns
+    )
     assert_array_equal(read_codes(path)[0].features, index.hasher.encode(X))
+    index.add_codes(path)
+    assert index.ids("name = 'k7' or place = 149").tolist() == [1007, 1149]
+    with pytest.raises(InputError, match="has no column 'price', only"):
+        read_parquet(folder, "vector", metadata=["price"])
 
 
 def test_parquet_that_cannot_be_used_is_named(client, tmp_path):

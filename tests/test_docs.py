@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import LENGTH
 
 import woh_faiss
 from woh_faiss import WOHIndex
@@ -263,23 +264,31 @@ def follow(name):
 
 
 @pytest.fixture
+def anchors(request):
+    """As many as the pages have, or few where time is short: what they show is the same."""
+    if LENGTH < 1:
+        request.getfixturevalue("few_anchors")
+
+
+@pytest.fixture
 def data(tmp_path, monkeypatch):
     """The shipped data where the commands of a page expect it."""
     shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.usefixtures("data")
+@pytest.mark.usefixtures("data", "anchors")
 def test_the_readme_runs_and_says_what_it_shows():
     assert follow("README.md") == 10
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("data")
+@pytest.mark.usefixtures("data", "anchors")
 def test_the_tutorial_runs_and_says_what_it_shows():
     assert follow("docs/tutorial.md") == 33
 
 
+@pytest.mark.usefixtures("anchors")
 def test_the_inputs_page_runs_and_says_what_it_shows(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     pytest.importorskip("h5py")
@@ -287,11 +296,13 @@ def test_the_inputs_page_runs_and_says_what_it_shows(tmp_path, monkeypatch):
     assert follow("docs/inputs.md") == 6
 
 
+@pytest.mark.usefixtures("anchors")
 def test_the_filters_page_runs_and_says_what_it_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert follow("docs/filters.md") == 20
 
 
+@pytest.mark.usefixtures("anchors")
 def test_the_page_of_pictures_runs_and_says_what_it_shows(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)

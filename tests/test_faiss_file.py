@@ -134,6 +134,87 @@ def test_the_command_builds_what_the_same_chunks_build(files, tmp_path):
         assert index.items(IDS)[0].tags == TAGS[0]
 
 
+def prices(path):
+    """A table of tags, prices and days, one price missing, in the format of the path's ending."""
+    pytest.importorskip("pyarrow")
+    rows = [
+        {"id": int(i), "tags": ";".join([*t, ""]), "price": k / 2, "day": "2024-03-01"}
+        for k, (i, t) in enumerate(zip(IDS, TAGS, strict=True))
+    ]
+    rows[2]["price"] = None
+    if path.suffix == ".jsonl":
+        write_lines(rows)(path)
+    elif path.suffix == ".parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(
+            pytest.importorskip("pyarrow").Table.from_pylist(rows), path
+        )
+    else:
+        between = {".csv": ",", ".tsv": "\t"}[path.suffix]
+        lines = [between.join("" if cell is None else str(cell) for cell in row.values()) for row in rows]
+        path.write_text("\n".join([between.join(rows[0]), *lines, ""]))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
+def test_metadata_are_columns_of_the_file_of_tags(files, tmp_path, name):
+    prices(tmp_path / name)
+    done = CliRunner().invoke(
+        main,
+        [
+            *("import", str(files[0]), "--tags", str(tmp_path / name), "--index", str(tmp_path / "a.woh")),
+            *(
+                "--bits",
+                "16",
+                "--anchors",
+                "10",
+                "--chunk-size",
+                "10",
+                "--metadata",
+                "price",
+                "--metadata",
+                "day",
+            ),
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    with WOHIndex.open(tmp_path / "a.woh") as index:
+        assert [index.items([int(id_)])[0].metadata["price"] for id_ in IDS] == [
+            None if k == 2 else k / 2 for k in range(N)
+        ]
+        assert index.items([int(IDS[5])])[0].metadata["day"].startswith("2024-03-01")
+        assert index.ids("price >= 11").tolist() == sorted(IDS[22:].tolist())
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "message"),
+    [
+        (
+            "tags.txt",
+            ["price"],
+            "tags.txt has no columns for --metadata; give CSV, TSV, JSON lines or Parquet",
+        ),
+        ("a.npz", ["ids"], "a.npz has no columns for --metadata"),
+        ("a.csv", ["prize"], "a.csv has no column 'prize' for --metadata; it has id (int64), tags"),
+        ("a.csv", ["id"], "metadata 'id' is what items have anyway"),
+        ("semicolons.csv", ["price"], "semicolons.csv has no column 'price' for --metadata"),
+        (
+            "nan.csv",
+            ["price"],
+            "metadata 'price' of row 0 is inf, expected one number that is finite",
+        ),
+    ],
+)
+def test_metadata_that_are_not_there_are_refused(files, tmp_path, name, metadata, message):
+    write_npz(tmp_path / "a.npz")
+    prices(tmp_path / "a.csv")
+    lines = [f"{';'.join([*given, ''])},1.5" for given in TAGS]
+    (tmp_path / "semicolons.csv").write_text("tags;price\n" + "sea;1\n" * N)
+    (tmp_path / "nan.csv").write_text("\n".join(["tags,price", *lines, ""]).replace("1.5", "inf", 1))
+    with pytest.raises(InputError) as caught:
+        list(open_faiss(files[0], tmp_path / name, metadata=metadata))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -223,7 +223,7 @@ def test_reopening_between_rounds_changes_nothing(tmp_path):
 def test_an_update_in_a_process_of_its_own_gives_the_same_bytes(tmp_path):
     """Each process orders its hashes anew; nothing on disk may depend on that."""
     script = (
-        "import sys\nfrom conftest import tagged\nfrom woh_faiss import WOHIndex\n"
+        "import sys\nfrom made_items import tagged\nfrom woh_faiss import WOHIndex\n"
         "with WOHIndex.open(sys.argv[1]) as index:\n    index.update(*tagged(int(sys.argv[2])))\n"
     )
     for name in ("stay", "leave"):
@@ -233,7 +233,11 @@ def test_an_update_in_a_process_of_its_own_gives_the_same_bytes(tmp_path):
     for seed in (1, 2):
         subprocess.run(
             [sys.executable, "-c", script, str(tmp_path / "leave"), str(seed)],
-            env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(Path(__file__).parent)},
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": str(seed),
+                "PYTHONPATH": str(Path(__file__).parent / "helpers"),
+            },
             check=True,
         )
     stay, leave = (files_of(tmp_path / name) for name in ("stay", "leave"))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from conftest import length, tagged
+from conftest import drawn, tagged
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -30,7 +30,7 @@ from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.store import files
 
-STEPS = length(2000)
+STEPS = drawn(2000)
 KEEP, D = 2, 4
 XQ = tagged(9, n=3, d=D)[0]
 COUNTED: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class Lives(RuleBasedStateMachine):
         super().__init__()
         self.path = Path(tempfile.mkdtemp()) / "i"
         self.index = WOHIndex.create(self.path, bits=8, anchors=6, vector_size=3, keep_models=KEEP)
-        self.reader = None
+        self.reader, self.only_read = None, False
         self.history = [State({})]
         self.models, self.restorable = [], 0
         self.next_id = self.auto_end = self.seed = 0
@@ -279,6 +279,7 @@ class Lives(RuleBasedStateMachine):
     def refresh(self):
         """A reader that may be many states behind."""
         COUNTED["refresh"] += 1
+        self.only_read = True
         if self.reader is None:
             self.reader = WOHIndex.open(self.path)
         self.reader.refresh()
@@ -329,6 +330,9 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_damaged(self):
+        only_read, self.only_read = self.only_read, False
+        if only_read:  # two of five steps; what they damaged would be found after the next one
+            return
         with self.index._store.writing() as writing:  # puts right what a crash left
             asked = [*range(130), 2**40]
             known = {id_ for id_ in asked if id_ < self.next_id and (id_ in self.live or self.used(id_))}
@@ -340,7 +344,7 @@ def test_any_life_with_crashes_equals_a_dictionary(monkeypatch):
     """Lives of up to 50 steps, until there are STEPS."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # a crash here is of the process, not of the disk
     how = settings(
-        max_examples=16, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=4, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
     )
     COUNTED.clear()
     while (steps := COUNTED.total() - COUNTED["crash"]) < STEPS:

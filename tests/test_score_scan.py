@@ -187,13 +187,14 @@ for distinct in (None, 20):
 
 @pytest.mark.slow
 def test_one_thread_and_many_answer_alike():
+    here = Path(__file__).parent
     answers = [
         subprocess.run(
             [sys.executable, "-c", THREADS, str(threads)],
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": str(threads),
-                "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+                "PYTHONPATH": os.pathsep.join(map(str, (here, here / "helpers"))),
             },
             check=True,
             capture_output=True,

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from conftest import SMALL, length, tagged
+from conftest import SMALL, drawn, tagged
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError, WOHError
@@ -69,8 +69,8 @@ def test_a_flipped_bit_is_named_and_crashes_nothing(sound, copy, name):
     path, expected = copy / name, sound[1]
     data = path.read_bytes()
     rng = np.random.default_rng(0)
-    head = rng.permutation(min(len(data), 200))[: length(200)]
-    places = {0, *head.tolist(), *rng.integers(len(data), size=length(200)).tolist(), len(data) - 1}
+    head = rng.permutation(min(len(data), 200))[: drawn(200)]
+    places = {0, *head.tolist(), *rng.integers(len(data), size=drawn(200)).tolist(), len(data) - 1}
     told = 0
     for place in sorted(places):
         damaged = bytearray(data)

@@ -2,7 +2,7 @@
 
 import sys
 
-from conftest import tagged
+from made_items import tagged
 
 from woh_faiss import WOHIndex
 

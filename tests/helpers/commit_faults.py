@@ -23,7 +23,7 @@ from pathlib import Path
 
 import faults
 import numpy as np
-from conftest import SMALL, tagged
+from made_items import SMALL, tagged
 
 from woh_faiss import WOHIndex, codes
 from woh_faiss.errors import InputError, StoreError

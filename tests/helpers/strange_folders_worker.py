@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from conftest import tagged
+from made_items import tagged
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import WOHError

@@ -546,8 +546,9 @@ class WOHIndex:
             Its selector, in place of `allow`.
         ann : "ivf", optional
             Look at a part of the codes only, in the index of this kind that `build_ann` made: faster among
-            millions of items, but some of the best may be missed. Not with allow or deny, nor by "hamming".
-            Items that came since are never missed.
+            millions of items, but some of the best may be missed. Not by "hamming". Items that came since are
+            never missed, and nothing is beside allow, deny or where: all codes that these leave are searched,
+            which is faster there.
         refine : Refine, path or (n, d) array_like, optional
             Original features of the items, by which the best answers are ordered: by cosine to the query, as
             Faiss's IndexRefine does. Row i of an array or .npy is the item with id i; `Refine` has the rest.
@@ -569,7 +570,7 @@ class WOHIndex:
             The features cannot be used or have another width, k is not a whole number of at least 1, `by` is
             unknown or the index has no such bits, `expand` is not a whole number of at least 0, allow or
             deny are no integers, `where` is no such filter, params ask for more than a selector, or `ann` is
-            unknown, or beside allow, deny, where or by "hamming"; or the features to refine by are not those
+            unknown, or by "hamming"; or the features to refine by are not those
             of this index.
         StoreError
             There is no approximate index of that kind, or its file is damaged.
@@ -585,10 +586,6 @@ class WOHIndex:
             return self._refined(refine, xq, k, refine_k, how | {"where": where, "ann": ann})
         if refine_k is not None:
             raise InputError("refine_k says how many answers are refined; give the features as refine, too")
-        if ann is not None and (allow is not None or deny is not None or where is not None):
-            raise InputError(
-                "ann goes without allow, deny and where, which need the scan of all codes; drop one"
-            )
         if ann is not None and by == "hamming":
             raise InputError("ann answers by score, not by 'hamming', which scans all codes; drop one")
         view = self._follow()
@@ -599,9 +596,9 @@ class WOHIndex:
         hasher = self._model.hasher(view)
         if by == "hamming":
             return view.search(codes.pad(hasher.encode(xq)), k, bits=8 * self.code_size, **among)
-        if ann is None:
+        scan = None if ann is None else self._store.ann_scan(view, ann, self.config.bits, self.instance_bits)
+        if scan is None or any(given is not None for given in among.values()):
             return self._scored(view, *hasher.halves(xq), k, by, expand, **among)
-        scan = self._store.ann_scan(view, ann, self.config.bits, self.instance_bits)
         S, rows = scan.search(*hasher.halves(xq), k, by, expand)
         return S, view.ids_at(rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,17 @@ from woh_faiss import budget
 from woh_faiss.display import display_path
 from woh_faiss.errors import InputError
 from woh_faiss.inputs.flat_faiss_file import read_floats
+from woh_faiss.io.npz import damage
+from woh_faiss.metadata import check_names
 from woh_faiss.tags.splitting import TagTexts
 
+from .arrow_values import cells
 from .chunk import Chunk, OnDuplicate
 from .columns import Columns
 from .open import Inputs
 from .source import ChunkSource, at, chunk_at
 from .tag_file import open_side
+from .text_table import read_metadata
 
 
 def open_faiss(
@@ -31,6 +35,7 @@ def open_faiss(
     tag_separator: str | None = None,
     note: Callable[[str], object] | None = None,
     on_duplicate: OnDuplicate = "error",
+    metadata: Sequence[str] = (),
 ) -> Inputs:
     """The vectors of a Faiss file as features, its ids as ids, and the tags of a side file, by position.
 
@@ -43,12 +48,16 @@ def open_faiss(
         are the ids, where the index has none.
     tag_separator, note, on_duplicate
         As `open_inputs` takes them.
+    metadata : sequence of str
+        Columns of the side file, a table, that are metadata.
 
     Raises
     ------
     InputError
-        Either is missing, damaged or not of these kinds; there are no tags; they do not fit each other.
+        Either is missing, damaged or not of these kinds; there are no tags; they do not fit each other; a
+        column of metadata is not there.
     """
+    check_names(metadata)
     where = os.fsdecode(path)
     with budget.reading(display_path(path)):
         found = read_floats(Path(where))
@@ -65,6 +74,10 @@ def open_faiss(
             f"{side.where} has tags of {side.n} items, {where} {n} vectors; give one each, in order"
         )
 
+    if metadata:
+        with budget.reading(side.where), damage(side.where):
+            table = read_metadata(Path(os.fsdecode(tags)), side.where, metadata, n)
+
     def read(size: int | None) -> Iterator[Chunk]:
         step = size or n
         tags = side.read(step)
@@ -77,6 +90,10 @@ def open_faiss(
                 with at(side.where, start):
                     _same(known.get("ids"), ids, where)
                 known["ids"] = ids
+            if metadata:
+                with at(side.where, start):
+                    part = table.slice(start, step)
+                    known["metadata"] = {name: cells(part.column(name), name) for name in metadata}
             yield chunk_at(where, start, on_duplicate, found.vectors[start:stop], **known)
 
     return Inputs([ChunkSource(where, n, d, side.columns, read)], chunk_size)

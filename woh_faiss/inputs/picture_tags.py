@@ -17,12 +17,12 @@ from woh_faiss.io.path_kind import path_kind
 from woh_faiss.tags.splitting import TagTexts
 from woh_faiss.tags.tag_lists import TagLists
 
-from .arrow_values import offers, tags_of
-from .columns import USUAL, Columns, check_metadata
+from .arrow_values import tags_of
+from .columns import USUAL, Columns
 from .picture_files import PictureFile
 from .source import CHUNK_SIZE
 from .tag_file import open_side
-from .text_table import read_table
+from .text_table import read_metadata
 
 #: What may be said in a file's place.
 SIDECARS, FOLDERS, KEYWORDS = "sidecars", "folders", "keywords"
@@ -109,12 +109,7 @@ class PictureTags:
     def _read_metadata(self, path: Path, names: Sequence[str]) -> None:
         where = display_path(path)
         with budget.reading(where), damage(where):
-            table = read_table(path, where)
-            if table is None or table.num_rows != len(self._rows):
-                raise InputError(
-                    f"{where} has no columns for --metadata; give CSV, TSV, JSON lines or Parquet"
-                )
-            check_metadata(where, offers(table.schema), names)
+            table = read_metadata(path, where, names, len(self._rows))
             self.metadata = {name: table.column(name).combine_chunks() for name in names}
 
     def metadata_of(self, files: Sequence[PictureFile]) -> dict[str, list[Any]]:

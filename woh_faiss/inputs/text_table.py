@@ -6,6 +6,7 @@ pyarrow is imported in the functions that need it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from woh_faiss.errors import InputError
 
 from . import arrow_values as values
 from .arrow import is_arrow, open_table
+from .columns import check_metadata
 
 #: Names of tables that are text, and what is between their columns.
 _DELIMITED, _JSON = {".csv": ",", ".tsv": "\t"}, (".jsonl", ".ndjson")
@@ -46,3 +48,22 @@ def read_table(path: Path, where: str) -> Any:
         return json.read_json(path)
     how = csv.ParseOptions(delimiter=_DELIMITED[suffix], newlines_in_values=True)
     return csv.read_csv(path, parse_options=how)
+
+
+def read_metadata(path: Path, where: str, names: Sequence[str], n: int) -> Any:
+    """Columns of a table of n rows, as an Arrow table.
+
+    Raises
+    ------
+    InputError
+        It is no table, or not of n rows; a column is not there, or has no single values.
+    """
+    table = read_table(path, where)
+    if table is None:
+        raise InputError(f"{where} has no columns for --metadata; give CSV, TSV, JSON lines or Parquet")
+    check_metadata(where, values.offers(table.schema), names)
+    if table.num_rows != n:
+        raise InputError(
+            f"{where} has tags of {n} items and {table.num_rows} rows of --metadata; give a row an item"
+        )
+    return table.select(list(names))

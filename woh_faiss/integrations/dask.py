@@ -8,7 +8,7 @@ of the model pass through it; features never do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -114,6 +114,7 @@ def update(
     *,
     ids: Any = None,
     keys: Any = None,
+    metadata: Mapping[str, Any] | None = None,
     word_vectors: WordVectors | None = None,
     on_duplicate: OnDuplicate = "error",
     timeout: float = 10.0,
@@ -131,6 +132,8 @@ def update(
         As `partial_fit`.
     ids, keys : optional
         As `WOHIndex.update`, or dask collections of them.
+    metadata : dict, optional
+        Columns by name, each as `WOHIndex.update` takes it, or a dask collection of that.
     on_duplicate, timeout
         As `WOHIndex.update`.
 
@@ -144,9 +147,11 @@ def update(
     with cluster_of(client) as cluster:
         X = distributed_features(X, cluster)
         tags, ids, keys = (cluster.here(given) for given in (tags, ids, keys))
+        metadata = cluster.columns_here(metadata)
     # What is checked is all but the features, which are checked where they are.
     features: Any = X
-    chunk = replace(Chunk.of(np.zeros((len(X), 1), np.int8), tags, ids=ids, keys=keys), features=features)
+    known = Chunk.of(np.zeros((len(X), 1), np.int8), tags, ids=ids, keys=keys, metadata=metadata)
+    chunk = replace(known, features=features)
 
     def with_features(woh: WOH | None, chunk: Chunk, use: Callable[[Features], None]) -> None:
         with cluster_of(client) as cluster:
@@ -165,6 +170,12 @@ class Cluster:
     def here(self, value: Any) -> Any:
         """A dask collection computed; anything else as it is."""
         return self.client.compute(value, sync=True) if dask.is_dask_collection(value) else value
+
+    def columns_here(self, columns: Any) -> Any:
+        """The columns of a dict as `here`."""
+        if not isinstance(columns, Mapping):
+            return columns
+        return {name: self.here(column) for name, column in columns.items()}
 
     def everywhere(self, value: Any) -> Any:
         """What all blocks are given, sent once; workers pass it on. Numbers go along with the steps."""

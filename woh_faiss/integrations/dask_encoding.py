@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,7 @@ def encode(
     tags: Any = None,
     ids: Any = None,
     keys: Any = None,
+    metadata: Mapping[str, Any] | None = None,
     rows: int = 64 * BLOCK,
     client: Client | None = None,
 ) -> list[Path]:
@@ -53,6 +55,8 @@ def encode(
     folder : path
         Made if it is not there; written by this process.
     tags, ids, keys : as `Chunk.of` takes them, or dask collections of that
+    metadata : dict, optional
+        Columns by name, each as `Chunk.of` takes it, or a dask collection of that.
     rows : int
         Items of a file, rounded up to whole blocks.
     client : distributed.Client, optional
@@ -71,7 +75,9 @@ def encode(
         if X.shape[1] != hasher.d:
             raise InputError(f"features have {X.shape[1]} columns, the model was fitted with {hasher.d}")
         named = [cluster.here(given) for given in (tags, ids, keys)]
-        items = Chunk.of(np.zeros((len(X), 1), np.int8), named[0], ids=named[1], keys=named[2])
+        columns = cluster.columns_here(metadata)
+        none = np.zeros((len(X), 1), np.int8)
+        items = Chunk.of(none, named[0], ids=named[1], keys=named[2], metadata=columns)
         files = Path(folder)
         files.mkdir(parents=True, exist_ok=True)
         cuts = [slice(start, min(start + rows, len(X))) for start in range(0, len(X), rows)]
@@ -100,6 +106,7 @@ class CodeTable(NamedTuple):
     tags: list[Any] | None
     ids: NDArray[Any] | None
     keys: list[Any] | None
+    metadata: dict[str, list[Any]] | None = None
 
 
 def read_parquet(
@@ -109,6 +116,7 @@ def read_parquet(
     tags: str | None = None,
     ids: str | None = None,
     keys: str | None = None,
+    metadata: Sequence[str] = (),
 ) -> CodeTable:
     """A Parquet file, or a folder of them in the order of their names, by row groups; needs pyarrow.
 
@@ -120,6 +128,8 @@ def read_parquet(
         Column of lists of numbers, all of one length.
     tags, ids, keys : str, optional
         Columns of lists of str (or str), of integers and of str; they are read here, at once.
+    metadata : sequence of str
+        Columns of metadata, read here, too.
 
     Raises
     ------
@@ -131,7 +141,7 @@ def read_parquet(
 
     place = Path(os.fsdecode(path))
     files = sorted(place.glob("*.parquet")) if place.is_dir() else [place]
-    wanted = [column for column in (tags, ids, keys) if column is not None]
+    wanted = [column for column in (tags, ids, keys, *metadata) if column is not None]
     parts, rest, d = [], [], 0
     try:
         for file in files:
@@ -165,7 +175,13 @@ def read_parquet(
         None if name is None or table is None else table[name].to_pylist() for name in (tags, ids, keys)
     ]
     return CodeTable(
-        da.concatenate(parts), columns[0], None if columns[1] is None else np.array(columns[1]), columns[2]
+        da.concatenate(parts),
+        columns[0],
+        None if columns[1] is None else np.array(columns[1]),
+        columns[2],
+        {name: values.cells(table[name], name) for name in metadata}
+        if table is not None and metadata
+        else None,
     )
 
 

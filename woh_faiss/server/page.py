@@ -309,7 +309,7 @@ class _Page:
             "without_like": query.but(like=None).address,
             "without_picture": query.but(vector=None, q="", name="").address,
             "columns": columns,
-            "example": self._example(),
+            "example": _example(hits),
             "example_filter": _example_filter(index.metadata_types),
             "orders": [(by, name) for by, name in _ORDERS if _has_order(index, by)],
             "most_k": MOST_K,
@@ -320,10 +320,6 @@ class _Page:
             "why_no_images": _why_no_images(index, service.settings.encoder),
         }
         return self._html("search", values, status)
-
-    def _example(self) -> str:
-        """Two tags that the index knows well."""
-        return " ".join(tag for tag, _ in self._service.tags("", 2) if " " not in tag)[:60]
 
     def _card(self, hit: Hit, query: PageQuery | None = None, predicted: Any = None) -> Card:
         query = query or PageQuery()
@@ -505,6 +501,12 @@ def _shown(value: Any) -> str:
 
 def _has_order(index: WOHIndex, by: str) -> bool:
     return not {"kind": not index.config.bits, "instance": not index.instance_bits}.get(by, False)
+
+
+def _example(hits: Sequence[Hit]) -> str:
+    """Two tags of the first answers that one may ask for."""
+    tags = dict.fromkeys(tag for hit in hits[:5] for tag in hit.tags or [] if tag.isalnum())
+    return " ".join([*tags][:2])[:60]
 
 
 def _example_filter(types: Mapping[str, str]) -> str:
