@@ -5,16 +5,19 @@ import base64
 import hmac
 import logging
 import os
+import sys
 
 import pytest
 
 pytest.importorskip("fastapi")
 import served
+from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from woh_faiss.errors import ConfigError
 from woh_faiss.server.app import create_app
 from woh_faiss.server.settings import Settings
+from woh_faiss_cli.main import main
 
 LOCAL = "http://localhost"
 EVIL = "https://evil.example"
@@ -308,3 +311,11 @@ def test_no_log_has_the_token(guarded, caplog, monkeypatch):
     guarded.get("/v1/info", headers={"Authorization": f"Bearer {served.TOKEN}x"})
     assert "division by zero" in caplog.text
     assert served.TOKEN not in caplog.text
+
+
+def test_without_its_packages_the_command_says_what_to_install(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.delitem(sys.modules, "woh_faiss.server.app")
+    done = CliRunner().invoke(main, ["serve", "--index", str(path)])
+    assert (done.exit_code, done.output.count("\n")) == (1, 1)
+    assert "pip install 'woh-faiss[serve]'" in done.output

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 
 from woh_faiss.errors import InputError, StoreError
 from woh_faiss.tags.tag_lists import TagLists
-from woh_faiss.tags.vocabulary import Coverage, Vocabulary, _skip_gram, normalise, normalised, spread
+from woh_faiss.tags.vocabulary import Coverage, Vocabulary, normalise, normalised, spread
 
 
 class Known:
@@ -301,12 +301,11 @@ def test_long_lists_are_learned_in_bounded_time(monkeypatch):
     monkeypatch.setattr("woh_faiss.tags.vocabulary.PAIRS", 2_000)
     asked = {}
 
-    class Spy:
-        def __init__(self, **options):
-            asked.update(options)
-            raise InterruptedError
+    def spy(**options):
+        asked.update(options)
+        raise InterruptedError
 
-    monkeypatch.setattr("gensim.models.Word2Vec", Spy)
+    monkeypatch.setattr("gensim.models.Word2Vec", spy)
     with pytest.raises(InterruptedError):
         learn(Vocabulary(1), TagLists.from_lists([[f"t{i}" for i in range(500)]] * 30))
     assert (asked["window"], asked["epochs"]) == (5, 1)
@@ -314,19 +313,6 @@ def test_long_lists_are_learned_in_bounded_time(monkeypatch):
     with pytest.raises(InterruptedError):
         learn(Vocabulary(1), lists("a,b,c", "a,b", "a"))
     assert (asked["window"], asked["epochs"]) == (3, 50)
-
-
-@pytest.mark.parametrize("words", [6, 300, 12_000])  # gensim cuts an epoch into jobs of 10,000 words
-def test_one_thread_learns_the_bytes_of_gensims_own(words):
-    from gensim.models import Word2Vec
-
-    rng = np.random.default_rng(0)
-    sentences = [[f"t{i}" for i in rng.choice(30, 6, replace=False)] for _ in range(words // 6)]
-    how = {"sentences": sentences, "vector_size": 5, "window": 6, "shrink_windows": False}
-    how |= {"min_count": 1, "sample": 0, "sg": 1, "workers": 1, "seed": 3, "epochs": 3}
-    ours, gensims = _skip_gram()(**how), Word2Vec(**how)
-    assert ours.wv.index_to_key == gensims.wv.index_to_key
-    assert_array_equal(ours.wv.vectors, gensims.wv.vectors)
 
 
 def test_words_of_long_captions_all_have_vectors():

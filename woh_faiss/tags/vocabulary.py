@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, pairwise
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -379,10 +378,12 @@ def trained(
     if lengths.max() < 2:
         E = np.random.default_rng(seed).normal(size=(len(tags), vector_size))
         return E / np.linalg.norm(E, axis=1, keepdims=True), 0
+    from gensim.models import Word2Vec
+
     # A list has no order: every tag sees every other, unless lists are so long that it would take minutes.
     window = min(int(lengths.max()), max(5, PAIRS // int(lengths.sum())))
     pairs = int((lengths * np.minimum(lengths - 1, 2 * window)).sum())
-    model = _skip_gram()(
+    model: Any = Word2Vec(
         sentences=lists,
         vector_size=vector_size,
         window=window,
@@ -398,26 +399,6 @@ def trained(
     E = np.zeros((len(tags), vector_size))
     E[known] = model.wv[[tags[place] for place in known]]
     return E, len(known)
-
-
-def _skip_gram() -> Any:
-    """gensim's Word2Vec, whose one worker is this thread: the same bytes.
-
-    gensim starts a producer and a worker for each epoch. That takes longer than learning a few tags does, and
-    on a busy machine they wait for each other.
-    """
-    from gensim.models import Word2Vec
-
-    class SkipGram(Word2Vec):  # type: ignore[misc]
-        def _train_epoch(self, data_iterable: Any, cur_epoch: int = 0, **given: Any) -> Any:
-            jobs: SimpleQueue[Any] = SimpleQueue()
-            done: SimpleQueue[Any] = SimpleQueue()
-            totals = {name: given[name] for name in ("total_examples", "total_words")}
-            self._job_producer(data_iterable, jobs, cur_epoch, **totals)
-            self._worker_loop(jobs, done)
-            return self._log_epoch_progress(done, jobs, cur_epoch, **totals)
-
-    return SkipGram
 
 
 def _lists(Y: csr_array, tags: Sequence[str]) -> list[list[str]]:

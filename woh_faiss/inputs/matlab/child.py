@@ -13,15 +13,8 @@ import warnings
 from typing import Any, cast
 
 import numpy as np
-
-# Where it starts, SciPy imports all that NumPy lists. Of its tools for Fortran and for tests nothing is used
-# here, and they take 0.1 of 0.25 seconds.
-_UNUSED = {"f2py", "testing"}
-np.__all__ = [name for name in np.__all__ if name not in _UNUSED]
-vars(np).get("__numpy_submodules__", set()).difference_update(_UNUSED)
-
-from scipy.io import loadmat, whosmat  # noqa: E402
-from scipy.sparse import issparse  # noqa: E402
+from scipy.io import loadmat, whosmat
+from scipy.sparse import issparse
 
 
 def main(limit: str, file: str, *names: str) -> None:
