@@ -5,8 +5,8 @@
 Writers add families of items, which share a vector and a tag of their own, with one request each, and remove
 them with one request each; a round in ten learns. Whatever round an answer tells, of each family it has all
 items or none. Another process does the same past the server. Readers ask by vector, key, tag and filter.
-Prints requests, errors, mixed answers, how long requests missed a commit, and memory of each process after a quarter
-of the time and at the end; exit code 1 if anything is wrong.
+Prints requests, how long requests missed a commit, and memory of each process after a quarter of the time and
+at the end; faults are errors and mixed answers. The exit code is 1 if anything is wrong.
 """
 
 from __future__ import annotations
