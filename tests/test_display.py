@@ -191,9 +191,10 @@ def test_verify_tells_a_sound_index_from_one_that_says_so(hostile, tmp_path):
 
 
 def test_the_report_of_a_benchmark_shows_names_as_text(tmp_path):
-    from woh_faiss.evaluation.benchmark.report import _page
+    from woh_faiss.evaluation.benchmark import write
 
     record = {
+        "bytes": 2,
         "method": "woh",
         "bits": 16,
         "seed": 0,
@@ -202,8 +203,14 @@ def test_the_report_of_a_benchmark_shows_names_as_text(tmp_path):
         "queries": 1,
         "min_count": 1,
     }
-    record |= {"rounds": [{"map": 0.5, "seconds": 1.0}], "first": [10], "precision": [0.5], "hyper": {}}
+    record |= {
+        "rounds": [{"map": 0.5, "seconds": 1.0}],
+        "first": [10],
+        "precision": [0.5],
+        "recall": [0.5],
+        "hyper": {},
+    }
     record["quality"] = {"self1": 0.5, "self10": 0.5, "float_recall10": 0.5}
-    page = _page([record], "".join(ATTACKS), "<script>" + ATTACKS[0], [], {})
+    page = write([record], tmp_path, title="".join(ATTACKS), command="<script>" + ATTACKS[0]).read_text()
     assert not UNSAFE.search(page.replace("\n", ""))
     assert "<script>" not in page
