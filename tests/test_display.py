@@ -195,6 +195,7 @@ def test_the_report_of_a_benchmark_shows_names_as_text(tmp_path):
 
     record = {
         "bytes": 2,
+        "distinct": 1,
         "method": "woh",
         "bits": 16,
         "seed": 0,
