@@ -75,12 +75,7 @@ def serving(index, *options):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Made-up pictures, the model that sees them, and their index."""
-    folder = tmp_path_factory.mktemp("served")
-    items = made_up_pictures.pictures(folder / "photos")
-    made_up_pictures.model(folder / "model.onnx")
-    encoder = f"onnx:{folder}/model.onnx?mean=0.5&std=0.5"
-    made_up_pictures.index_of(folder / "pictures.woh", folder / "photos", encoder, items).close()
-    return folder
+    return made_up_pictures.all_in(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="module")

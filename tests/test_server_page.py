@@ -53,12 +53,7 @@ def client_of(index, **settings):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A folder with made-up pictures, their encoder and their index."""
-    folder = tmp_path_factory.mktemp("page")
-    items = made_up_pictures.pictures(folder / "photos")
-    made_up_pictures.model(folder / "model.onnx")
-    encoder = f"onnx:{folder}/model.onnx?mean=0.5&std=0.5"
-    made_up_pictures.index_of(folder / "pictures.woh", folder / "photos", encoder, items).close()
-    return folder
+    return made_up_pictures.all_in(tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +320,9 @@ def known(prefix, most):
         ("hill;se", ["hill; sea", "hill; sea lion", "hill; season"]),
         ("hill,se", ["hill, sea", "hill, sea lion", "hill, season"]),
         ('hill "sea l', ['hill "sea lion"']),
-        ("snow", ['"snow, wet"']),
+        ("snow", ["snow, wet;"]),
+        ("hill; sn", ["hill; snow, wet"]),
+        ("hill sn", []),
         ("sea li", ['"sea lion"']),
         ("", []),
         ("hill ", []),

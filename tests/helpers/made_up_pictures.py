@@ -178,3 +178,12 @@ def index_of(path, folder, encoder, items, *, rounds=5, **more):
             )
         )
     return index
+
+
+def all_in(folder):
+    """`folder`, with pictures in photos, the model that sees them, and their index, pictures.woh."""
+    items = pictures(folder / "photos")
+    model(folder / "model.onnx")
+    encoder = f"onnx:{folder}/model.onnx?mean=0.5&std=0.5"
+    index_of(folder / "pictures.woh", folder / "photos", encoder, items).close()
+    return folder

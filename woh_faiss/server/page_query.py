@@ -182,6 +182,8 @@ def completions(text: str, tags: Any, most: int = 8) -> list[dict[str, Any]]:
                 continue
             gap = " " if before and not before[-1].isspace() and before[-1] in ";," else ""
             whole = before + gap + _written(tag, before)
+            if tag not in map(str.strip, PageQuery(q=whole).asked_tags([]) or []):
+                continue  # no text beside what is typed already asks for it
             found.setdefault(tag, {"tag": tag, "count": count, "text": whole})
     return list(found.values())[:most]
 
@@ -200,7 +202,9 @@ def _last(text: str) -> tuple[str, str]:
 
 
 def _written(tag: str, before: str) -> str:
-    """A tag in a text of tags: in quotes where it would be cut."""
+    """A tag in a text of tags: in quotes, or before a semicolon, where it would be cut."""
+    if "," in tag and not before.strip():
+        return f"{tag};"
     if '"' in tag or ";" in before or ("," in before and "," not in tag and ";" not in tag):
         return tag
     return f'"{tag}"' if any(mark.isspace() or mark in ";," for mark in tag) else tag
