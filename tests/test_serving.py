@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -270,6 +271,32 @@ def test_a_search_keeps_to_one_state_while_another_thread_refreshes(path, monkey
         for got, want in zip(index.search(xq, 9), before, strict=True):
             assert_array_equal(got, want)
         assert index.ntotal == writer.ntotal
+
+
+@pytest.mark.parametrize("ask", [lambda index: index.store.newest(), WOHIndex.rounds, WOHIndex.tags])
+def test_what_is_asked_while_another_thread_refreshes_is_of_the_state_before(path, monkeypatch, ask):
+    """The catalogue is read as of one moment, then a thread moves the index on: it is no other index."""
+    from woh_faiss.store import database
+
+    real, moved = database.moment, []
+
+    @contextmanager
+    def moment(connection):
+        with real(connection):
+            if not moved:
+                moved.append(connection.execute("SELECT count(*) FROM rounds").fetchone())
+                with WOHIndex.open(path) as other:
+                    other.add(tagged(9)[0])
+                thread = threading.Thread(target=index.refresh)
+                thread.start()
+                thread.join()
+            yield
+
+    with WOHIndex.open(path) as index:
+        before, expected = index.ntotal, ask(index)
+        monkeypatch.setattr(database, "moment", moment)
+        assert ask(index) == expected
+        assert index.ntotal == before + 40
 
 
 def test_a_reader_answers_at_once_while_a_writer_holds_the_lock(path):

@@ -153,22 +153,24 @@ class Store:
 
     def newest(self) -> Snapshot:
         """The newest committed state, which may not be the one that is being served."""
+        seen = self.snapshot  # another thread may refresh this Store to one that is newer than what is read
 
         def look(connection: sqlite3.Connection) -> Snapshot:
             with database.moment(connection):
                 found = catalog.snapshot(connection)
-                if found != self.snapshot:
-                    catalog.rewritten(connection, self.path, self.snapshot)
+                if found != seen:
+                    catalog.rewritten(connection, self.path, seen)
                 return found
 
         return database.read(self.path, look)
 
     def ask(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What `query` finds in the catalogue, of one state; StoreError if another index took its place."""
+        seen = self.snapshot  # as of `newest`
 
         def look(connection: sqlite3.Connection) -> T:
             with database.moment(connection):
-                catalog.rewritten(connection, self.path, self.snapshot)
+                catalog.rewritten(connection, self.path, seen)
                 return query(connection)
 
         return database.read(self.path, look)
