@@ -1,6 +1,6 @@
 """The server's API asked at random, as its own description has it: no answer is a failure of the server.
 
-    python tests/test_server_fuzz.py 10000
+    PYTHONPATH=tests/helpers python tests/test_server_fuzz.py 10000
 
 asks so many times.
 """
