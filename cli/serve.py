@@ -107,7 +107,7 @@ def serve(index_path: Path, encoder_name: str | None, access_log: bool, **given:
     settings = Settings(index=index_path.absolute(), encoder=encoder_name, **given)
     service = Service(settings)
     service.prepare()  # what cannot be opened is told now, and not by the first request
-    held = len(service.index)
+    held = len(service.current())
     service.close()
     port = _free_port(settings.host, settings.port)
     os.environ[VARIABLE] = settings.to_json()  # without the token, whose file each process reads

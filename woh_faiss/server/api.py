@@ -184,7 +184,7 @@ def api_routes(service: Service, turns: Turns, writing: Turns, metrics: Metrics)
 
         def work() -> Response:
             gone = service.remove(ids=ids, keys=keys, where=where, ignore_missing=ignore_missing)
-            return reply({"removed": gone, "ntotal": len(service.index)}, request)
+            return reply({"removed": gone, "ntotal": len(service.current())}, request)
 
         return await writing.run(work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -69,8 +70,7 @@ class SearchBody(Body):
 
     def how(self) -> How:
         """How it is answered."""
-        names = ("k", "offset", "by", "where", "expand", "ann", "refine", "refine_k", "explain", "describe")
-        return How(**{name: getattr(self, name) for name in names})
+        return How(**{each.name: getattr(self, each.name) for each in dataclasses.fields(How)})
 
 
 class ItemsBody(Body):

@@ -43,13 +43,7 @@ MOST_TAGS, MOST_KEY = 12, 120
 FIELDS = 1024
 #: What the second page lists at most: doubted items, tags, rounds; and points of its chart.
 DOUBTED, TAGS, ROUNDS, POINTS = 24, 60, 50, 400
-#: What the page may load: its own files, and no script or style that is in it.
-POLICY = (
-    "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 _HEADERS = {
-    "Content-Security-Policy": POLICY,
     "Cache-Control": "private, no-cache",  # not no-store: going back finds what scrolling has brought
     "Referrer-Policy": "same-origin",  # without any, a browser does not say that a form is of this server
 }
@@ -170,7 +164,7 @@ def page_routes(service: Service, turns: Turns, drawing: Turns) -> APIRouter:
             token, wanted = str(form.get("token", "")), str(form.get("next", "/"))
         if sessions is None:
             return RedirectResponse("/", 303)
-        if not sessions.is_token(token.strip()):
+        if not sessions.is_token(token.strip().encode(errors="replace")):
             return page.login(wanted, "this is not the token of this server; look into its token file", 403)
         return sessions.begin(RedirectResponse(_own(wanted), 303), request.url.scheme == "https")
 
@@ -227,7 +221,7 @@ class _Page:
         """The answers of one page, and how many items may be answers."""
         service = self._service
         if query.where and query.tags:
-            service.index.ids(query.where)  # whose error counts the letters that were typed
+            service.current().ids(query.where)  # whose error counts the letters that were typed
         k = min(query.k, service.settings.max_k - query.offset)
         if k < 1:
             raise InputError(f"this server shows the first {service.settings.max_k:,} answers; filter them")
@@ -274,7 +268,7 @@ class _Page:
         error: str | None = None,
         status: int = 200,
     ) -> Response:
-        service, index = self._service, self._service.index
+        service, index = self._service, self._service.current()
         cards = [self._card(hit, query) for hit in hits]
         asked = None
         if query.like is not None and not query.q and error is None:
@@ -353,7 +347,7 @@ class _Page:
 
     def about(self) -> Response:
         """The page of what the index knows; made once for each of its states, by one thread."""
-        index, held = self._service.index, self._about
+        index, held = self._service.current(), self._about
         if held is not None and (held[0] == index.store.snapshot or self._knowing.locked()):
             return self._html("about", held[1])
         with self._knowing:
@@ -427,7 +421,7 @@ class _Page:
     def _html(self, template: str, values: dict[str, Any], status: int = 200) -> Response:
         html = self._templates[template].render(
             **values,
-            index_name="woh-index" if template == "login" else self._service.index.path.name,
+            index_name="woh-index" if template == "login" else self._service.current().path.name,
             pictures=self._service.settings.images is not None,
             can_leave=self._can_leave and template != "login",
             most_tags=MOST_TAGS,

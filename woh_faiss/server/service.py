@@ -253,11 +253,6 @@ class Service:
 
     # ---- the state -----------------------------------------------------------------------------------
 
-    @property
-    def index(self) -> WOHIndex:
-        """The newest state, pinned; see `current`."""
-        return self.current()
-
     def current(self) -> WOHIndex:
         """The newest committed state, at most half a second old, as an index that stays at it.
 
@@ -498,7 +493,7 @@ class Service:
 
     def _refine_once(self) -> Refine:
         """The same features for one request, whose notes are its own."""
-        with self._following:
+        with self._encoding:  # opened by one of them, while others are answered
             features = self._refine
         found = copy.copy(features)
         found.missing, found.changed = set(), set()

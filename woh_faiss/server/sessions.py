@@ -38,9 +38,9 @@ class Sessions:
         # Servers on other ports of a machine share its cookies.
         self._name = f"woh_{hashlib.sha256(self._value.encode()).hexdigest()[:12]}"
 
-    def is_token(self, given: str) -> bool:
+    def is_token(self, given: bytes) -> bool:
         """Whether this is the token; in the same time whatever is given."""
-        return hmac.compare_digest(hashlib.sha256(given.encode(errors="replace")).digest(), self._token)
+        return hmac.compare_digest(hashlib.sha256(given).digest(), self._token)
 
     def opens(self, path: str, cookies: str) -> bool:
         """Whether a Cookie header lets through to a path of the page."""
