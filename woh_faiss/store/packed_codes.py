@@ -1,7 +1,7 @@
 """A copy of codes in memory, repacked for Faiss's fast scan: sums of real numbers over the bits of codes.
 
 Four bits are a 4-bit product-quantiser code whose 16 centroids are the sign patterns of {-1, +1}⁴. So
-nothing is trained, and an IndexPQFastScan scans 32 codes at a time. With a query of ±1 the sum is
+nothing is trained, and an IndexPQFastScan scans 96 codes at a time. With a query of ±1 the sum is
 bits - 2 Hamming.
 
 Faiss rounds its look-up tables to 8 bits: `PackedCodes.best` says by how much a sum may be wrong. It takes no
@@ -40,9 +40,10 @@ WIDEST_HAMMING = 256
 _SEGMENT = 1 << 22
 #: A segment is packed again with newer rows while it is less than so many times as large.
 _GROWTH = 4
-#: Rows of a block of Faiss's; 96 would be faster by a seventh at 32 bits, but Faiss 1.12 refuses them.
-_BLOCK = 32
-#: Faiss's code for "three queries, then three, at once": some per cent faster in batches than its choice.
+_VERSION = (_swig.FAISS_VERSION_MAJOR, _swig.FAISS_VERSION_MINOR, _swig.FAISS_VERSION_PATCH)
+#: Rows of a block: 96 are scanned up to a third faster than Faiss's own 32; older versions end the process.
+_BLOCK = 96 if _VERSION >= (1, 14, 2) else 32
+#: For blocks of 32, Faiss's code for "three queries, then three, at once": faster in batches than its choice.
 _SIX_QUERIES = 0x33
 #: Row v holds the signs of the four bits of v.
 _PATTERNS = binary.unpack(np.arange(16, dtype=np.uint8)[:, None])[:, :4].astype(np.float32)
