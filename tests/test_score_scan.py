@@ -164,6 +164,28 @@ def test_sums_of_the_same_codes_are_those_of_own_ones_to_the_bit(seed, n, m, n_b
     assert_array_equal(score.sums_of_all(tables, packed), score.sums(tables, own))
 
 
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 30), st.sampled_from([0, 0.03, 0.2]))
+def test_what_is_cut_off_two_lists_is_in_no_answer(seed, K, K_same, error):
+    rng = np.random.default_rng(seed)
+    n, k = 20, rng.integers(1, K + 1)
+    terms = rng.uniform(rng.uniform(0, 0.9), 1, (2, n, 60)).astype(np.float32)
+    S = score.combined(*terms)
+
+    def best(term, length):
+        found = term + error * rng.choice(np.float32([-1, 1]), term.shape)
+        rows = np.argsort(-found, axis=1)[:, :length]
+        return score_scan._List(np.take_along_axis(found, rows, axis=1), rows, np.full(n, error, np.float32))
+
+    whole = best(terms[0], K), best(terms[1], K_same)
+    for i in range(n):
+        answers = []
+        one = [each.of(np.array([i])) for each in whole]
+        for lists in (one, score_scan._shorter(*one, k)):
+            rows = np.unique(np.concatenate([each.rows[0] for each in lists]))
+            answers.append(rows[np.lexsort((rows, -S[i, rows]))][:k])
+        assert_array_equal(*answers)
+
+
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 20), st.randoms())
 def test_of_equal_scores_those_of_smaller_rows_come_first(scores, k, random):
     S, rows = np.array(scores, np.float32), np.array(random.sample(range(100), len(scores)), int)

@@ -20,7 +20,7 @@ from .ivf import Ivf
 from .packed_codes import PackedCopies, Single
 from .records import AnnIndex
 from .scan import Rows, Scan
-from .score_scan import FEW, Half, Packed, ScoreScan, distinct
+from .score_scan import FEW, Half, Packed, ScoreScan
 from .view import View
 
 #: What an approximate index may be.
@@ -74,8 +74,7 @@ class AnnScan(ScoreScan):
         if self._newer.scan.ntotal:
             _, rows = self._newer.search(kind and kind.H, same and same.H, min(k, self._newer.scan.ntotal))
             candidates.append(rows + self.ann.rows)
-        rows = np.concatenate(candidates, axis=1)
-        S, rows = distinct(self._scores(kind, same, rows), rows, k)
+        S, rows = self._of_lists(kind, same, candidates, k)
         short = np.flatnonzero(S[:, -1] == -np.inf)
         if len(short):
             few = kind and kind.of(short), same and same.of(short)

@@ -23,10 +23,13 @@ from .scan import NO_ID, Rows, Scan
 #: What a search goes by: the score, or one of its terms.
 By = Literal["both", "kind", "instance"]
 
-#: Candidates of each list, of k; how many times more where they prove nothing; the share of rows that
+#: Candidates of the list by kind, of k; how many times more where they prove nothing; the share of rows that
 #: is the most to be asked for at first, and again.
-_TIMES, _SPARE, _MORE = 3, 34, 4
+_TIMES, _SPARE, _MORE = 2, 94, 4
 _MOST_FIRST, _MOST = 1 / 8, 1 / 64
+#: Candidates of the list by instance, of those by kind, up to a share of the rows; how many times more again.
+#: The eighth power makes its end small: a longer list proves more, and most of it need not be scored.
+_DEEPER, _DEEPEST, _DEEPER_AGAIN = 2, 1 / 16, 2
 #: Rows up to which all are scored, and the share of rows that may answer up to which only those are.
 _ALL, FEW = 2000, 0.04
 #: Queries asked before packing pays.
@@ -48,10 +51,16 @@ class _List(NamedTuple):
 
     def most(self) -> Single:
         """What no row outside the list has more of; a normalised query has at most 1, in a crowd of codes."""
-        return np.asarray(np.minimum(self.D[:, -1] + self.error, np.float32(1)), np.float32)
+        end: Single = self.D[:, -1] + self.error
+        return np.minimum(end, np.float32(1), out=end)
 
     def of(self, queries: NDArray[np.intp]) -> _List:
         return _List(self.D[queries], self.rows[queries], self.error[queries])
+
+    def cut(self, kept: NDArray[np.bool_]) -> _List:
+        """The columns in which a query keeps a row; as D descends, these are the first ones."""
+        m = max(1, int(np.count_nonzero(kept.any(axis=0))))
+        return _List(self.D[:, :m], self.rows[:, :m], self.error)
 
 
 class Half(NamedTuple):
@@ -193,8 +202,12 @@ class ScoreScan:
         queries, first = np.arange(n), listed
         known: dict[int, _Known] = {}
         K, K_same = self._enough(k), self._enough(max(k, later))
+        if kind is not None:
+            K_same = max(K_same, min(_DEEPER * K_same, int(_DEEPEST * self.scan.rows)))
+        if K_same > most:  # later, all rows will be scored
+            K_same = K
         while len(queries):
-            if packed is None or most < K_same:
+            if packed is None or most < K:
                 for i in queries.tolist():
                     one = slice(i, i + 1)
                     found_i = self._of_all(kind and kind.of(one), same and same.of(one), k, known.get(i))
@@ -219,15 +232,15 @@ class ScoreScan:
                 S[queries], rows[queries] = found, found_rows
             left = np.flatnonzero(~proved)
             queries = queries[left]
-            K, K_same, most = K * _MORE, K_same * _MORE, _MOST * self.scan.rows
+            K, K_same, most = K * _MORE, K_same * _DEEPER_AGAIN, _MOST * self.scan.rows
             crowds = self.copies.crowds(0, self.r // 8) if len(left) and kind is not None else None
-            if len(left) and (most < K_same or crowds is not None) and by_same is not None:
+            if len(left) and (most < K or crowds is not None) and by_same is not None:
                 more = score.instance_term(by_same.D[left, -1] + by_same.error[left])
                 for i, j, term in zip(queries.tolist(), left.tolist(), more, strict=True):
                     known[i] = _Known(found[j, -1], term, by_same.rows[j])
             if crowds is not None and kind is not None:
                 still = np.ones(len(queries), np.bool_)
-                bound = _CHEAP if most >= K_same else _DEAR
+                bound = _CHEAP if most >= K else _DEAR
                 for j, i in enumerate(queries.tolist()):
                     one = slice(i, i + 1)
                     best = self._of_crowds(
@@ -312,25 +325,30 @@ class ScoreScan:
             None if by_kind is None else by_kind.most(),
             None if by_same is None else by_same.most(),
         )
-        candidates = [] if by_same is None else [by_same.rows]
-        if by_kind is not None:
-            D, rows, error = by_kind
-            if self.scan.allowed is None and len(rows) > 1:  # of one query, scoring all costs less
-                # Not in the other list, and too small to come in.
-                least = D[:, k - 1] - 2 * error - _ROUNDING
-                if by_same is not None:
-                    least -= score.instance_term(by_same.most())
-                kept = np.count_nonzero(np.greater_equal(D, least[:, None]), axis=1)
-                rows = rows[:, : int(kept.max())]
-            candidates.append(rows)
-        rows = candidates[0] if len(candidates) == 1 else np.concatenate(candidates, axis=1)
-        S = self._scores(kind, same, rows)
-        S, rows = distinct(S, rows, k)
+        if by_kind is not None and by_same is not None and self.scan.allowed is None:
+            by_kind, by_same = _shorter(by_kind, by_same, k)
+        lists = [each.rows for each in (by_same, by_kind) if each is not None]
+        S, rows = self._of_lists(kind, same, lists, k)
         return S, rows, S[:, -1] > beyond + _ROUNDING
+
+    def _of_lists(
+        self, kind: Half | None, same: Half | None, lists: list[Rows], k: int
+    ) -> tuple[Single, Rows]:
+        """The k best rows of lists (n, m), (n, k); a row may be in several. -inf for those there are not."""
+        rows = np.concatenate(lists, axis=1)
+        rows.sort(axis=1)
+        S = self._scores(kind, same, rows)
+        np.putmask(S[:, 1:], rows[:, 1:] == rows[:, :-1], -np.inf)
+        first = np.argsort(-S, axis=1, kind="stable")[:, :k]  # of equal scores the smaller rows
+        S, rows = np.take_along_axis(S, first, axis=1), np.take_along_axis(rows, first, axis=1)
+        if S.shape[1] < k:
+            lack = ((0, 0), (0, k - S.shape[1]))
+            S, rows = np.pad(S, lack, constant_values=-np.inf), np.pad(rows, lack, constant_values=NO_ID)
+        return S, rows
 
     def _scores(self, kind: Half | None, same: Half | None, rows: Rows) -> Single:
         """Scores (n, m) of rows (n, m) for each query, -inf where a row may not answer or there is none."""
-        packed = self.scan.mapped.codes[rows]
+        packed = self.scan.mapped.codes.take(rows, axis=0)
         middle, end = self.r // 8, (self.r + self.s) // 8
         S = score.combined(
             None if kind is None else score.sums(kind.tables, packed[:, :, :middle]),
@@ -399,22 +417,17 @@ class ScoreScan:
 _NOTHING = PackedCodes(0, 0)
 
 
-def distinct(S: Single, rows: Rows, k: int) -> tuple[Single, Rows]:
-    """The k best of rows (n, m) with scores S, each of which may be there twice: -inf and NO_ID for none."""
-    n, m = rows.shape
-    order = np.lexsort((rows, -S), axis=1)[:, : 2 * k]
-    order += np.arange(0, n * m, m)[:, None]
-    S, rows = S.ravel()[order], rows.ravel()[order]
-    twice = np.zeros(rows.shape, np.bool_)
-    np.equal(rows[:, 1:], rows[:, :-1], out=twice[:, 1:])
-    if twice.any():
-        S[twice] = -np.inf
-        order = np.argsort(twice, axis=1, kind="stable")
-        S, rows = np.take_along_axis(S, order, axis=1), np.take_along_axis(rows, order, axis=1)
-    if S.shape[1] < k:
-        lack = ((0, 0), (0, k - S.shape[1]))
-        S, rows = np.pad(S, lack, constant_values=-np.inf), np.pad(rows, lack, constant_values=NO_ID)
-    return S[:, :k], rows[:, :k]
+def _shorter(by_kind: _List, by_same: _List, k: int) -> tuple[_List, _List]:
+    """Both lists without the rows at their ends that are in no answer; all rows may answer.
+
+    k rows have the k-th kind at least. A row that is in one list only has at most its term there, and what
+    rows outside the other list have.
+    """
+    least = by_kind.D[:, k - 1] - by_kind.error - _ROUNDING
+    terms = score.instance_term(by_same.D + by_same.error[:, None])
+    by_same = by_same.cut(terms >= (least - by_kind.most())[:, None])
+    least -= by_kind.error + score.instance_term(by_same.most())
+    return by_kind.cut(np.greater_equal(by_kind.D, least[:, None])), by_same
 
 
 def _first(S: Single, rows: Rows, k: int) -> NDArray[np.intp]:
