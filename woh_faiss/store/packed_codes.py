@@ -253,10 +253,12 @@ class PackedCopies:
                 self._held = {**self._held, here: PackedCodes.of(self.codes, first, end)}
             return self._held[here]
 
-    def crowds(self, first: int, end: int) -> Crowds | None:
-        """The rows by these bytes of their codes, sorted when first asked for; None where codes are many."""
+    def crowds(self, first: int, end: int, make: bool = True) -> Crowds | None:
+        """The rows by these bytes of their codes; None where codes are many. Sorted when first to be made."""
         here = first, end
         held = self._crowds.get(here)
+        if held is None and not make:
+            return None
         if held is None:
             with fork_safety.gate, self._packing:
                 held = self._crowds.get(here)

@@ -206,6 +206,8 @@ class ScoreScan:
             K_same = max(K_same, min(_DEEPER * K_same, int(_DEEPEST * self.scan.rows)))
         if K_same > most:  # later, all rows will be scored
             K_same = K
+        # Where crowds are known, so is every kind.
+        kinds_known = kind is not None and same is not None and self._crowds(make=False) is not None
         while len(queries):
             if packed is None or most < K:
                 for i in queries.tolist():
@@ -216,7 +218,8 @@ class ScoreScan:
             all_ = len(queries) == n
             here = kind if kind is None or all_ else kind.of(queries)
             there = same if same is None or all_ else same.of(queries)
-            by_kind = None if here is None else _List(*packed[0].best(here.H, K))
+            by_kind = None if here is None or kinds_known else _List(*packed[0].best(here.H, K))
+            kinds_known = False
             if there is None:
                 by_same = None
             elif first is not None and first.rows.shape[1] >= K:
@@ -233,23 +236,26 @@ class ScoreScan:
             left = np.flatnonzero(~proved)
             queries = queries[left]
             K, K_same, most = K * _MORE, K_same * _DEEPER_AGAIN, _MOST * self.scan.rows
-            crowds = self.copies.crowds(0, self.r // 8) if len(left) and kind is not None else None
-            if len(left) and (most < K or crowds is not None) and by_same is not None:
+            if len(queries) and by_same is not None:
                 more = score.instance_term(by_same.D[left, -1] + by_same.error[left])
                 for i, j, term in zip(queries.tolist(), left.tolist(), more, strict=True):
                     known[i] = _Known(found[j, -1], term, by_same.rows[j])
-            if crowds is not None and kind is not None:
-                still = np.ones(len(queries), np.bool_)
-                bound = _CHEAP if most >= K else _DEAR
-                for j, i in enumerate(queries.tolist()):
+            if len(queries) and kind is not None and (crowds := self._crowds(make=True)) is not None:
+                done = []
+                for i in queries.tolist():
                     one = slice(i, i + 1)
                     best = self._of_crowds(
-                        crowds, kind.of(one), same and same.of(one), k, known.get(i), bound
+                        crowds,
+                        kind.of(one),
+                        same and same.of(one),
+                        k,
+                        known.get(i),
+                        _CHEAP if most >= K else _DEAR,
                     )
                     if best is not None:
                         S[i], rows[i] = best
-                        still[j] = False
-                queries = queries[still]
+                        done.append(i)
+                queries = np.setdiff1d(queries, done, assume_unique=True)
         return S, rows, first
 
     def _of_crowds(
@@ -273,24 +279,29 @@ class ScoreScan:
         if known is not None:
             more, least = known.more, known.least
             near = np.concatenate([near, known.listed[known.listed != NO_ID]])
+        sizes = np.diff(crowds.starts)
         wanted = np.flatnonzero(kinds + more >= least - _ROUNDING)
-        wanted = wanted[np.argsort(-kinds[wanted], kind="stable")]
-        size = np.cumsum(np.diff(crowds.starts)[wanted])
-        first = int(np.searchsorted(size, 4 * k)) + 1
-        if len(wanted) > first and size[first - 1] <= most:  # the best codes' rows may do
-            S, rows = self._best_of(kind, same, np.concatenate([near, crowds.rows_of(wanted[:first])]), k)
-            if len(S) == k:
-                last, near, size = size[first - 1], rows, size[first:]
-                wanted = wanted[first:]
-                wanted = wanted[kinds[wanted] + more >= S[-1] - _ROUNDING]
-                size = size[: len(wanted)] - last  # codes are in the order of their kinds
-        if len(wanted) and size[-1] > most:
+        some = 4 * k  # codes have that many rows at least; they may do
+        if sizes[wanted].sum() > some:
+            first = wanted[_largest(kinds[wanted], some)]
+            first = first[: int(np.searchsorted(np.cumsum(sizes[first]), some)) + 1]
+            if sizes[first].sum() <= most:
+                S, rows = self._best_of(kind, same, np.concatenate([near, crowds.rows_of(first)]), k)
+                if len(S) == k:
+                    near, wanted = rows, np.setdiff1d(wanted, first, assume_unique=True)
+                    wanted = wanted[kinds[wanted] + more >= S[-1] - _ROUNDING]
+        if sizes[wanted].sum() > most:
             return None
         return self._best_of(kind, same, np.concatenate([near, crowds.rows_of(wanted)]), k)
 
+    def _crowds(self, make: bool) -> Crowds | None:
+        """Rows by their learned code, if many share one; they are sorted first only if `make`."""
+        return self.copies.crowds(0, self.r // 8, make)
+
     def _best_of(self, kind: Half, same: Half | None, rows: Rows, k: int) -> tuple[Single, Rows]:
         """Scores and rows of up to k best of some rows, for one query; those not allowed are left out."""
-        rows = np.unique(rows)
+        rows = np.sort(rows, kind="stable")  # a few sorted parts; np.unique takes ten times as long
+        rows = rows[np.diff(rows, prepend=-1) > 0]
         if self.scan.allowed is not None:
             rows = rows[self.scan.allowed[rows]]
         parts = [self._scores(kind, same, rows[None, i : i + _BLOCK])[0] for i in range(0, len(rows), _BLOCK)]
@@ -321,10 +332,9 @@ class ScoreScan:
         k: int,
     ) -> tuple[Single, Rows, NDArray[np.bool_]]:
         """The k best rows of both lists, and of which queries no row outside can be among the k best."""
-        beyond = score.combined(
-            None if by_kind is None else by_kind.most(),
-            None if by_same is None else by_same.most(),
-        )
+        # A normalised query has a kind of 1 at most.
+        most = np.ones(1, np.float32) if by_kind is None else by_kind.most()
+        beyond = score.combined(None if kind is None else most, None if by_same is None else by_same.most())
         if by_kind is not None and by_same is not None and self.scan.allowed is None:
             by_kind, by_same = _shorter(by_kind, by_same, k)
         lists = [each.rows for each in (by_same, by_kind) if each is not None]
@@ -397,7 +407,7 @@ class ScoreScan:
             near = np.flatnonzero(about >= least - _ROUNDING)
             if len(near) > 4 * k:
                 about, here = about[near], here[near]
-                least = max(least, np.partition(about, len(about) - k)[-k] - _ROUNDING)
+                least = max(least, -np.partition(-about, k - 1)[k - 1] - _ROUNDING)
                 near = np.flatnonzero(about >= least - _ROUNDING)
             near = here[near]
             if len(listed):
@@ -434,13 +444,20 @@ def _first(S: Single, rows: Rows, k: int) -> NDArray[np.intp]:
     """Positions of the k largest scores, largest first, of equal ones those of smaller rows."""
     if len(S) <= 4 * k:
         return np.lexsort((rows, -S))[:k]
-    kth = np.partition(S, len(S) - k)[-k]
+    # From the other end it would take ten times as long where many are equal.
+    kth = -np.partition(-S, k - 1)[k - 1]
     more, equal = (np.flatnonzero(compare(S, kth)) for compare in (np.greater, np.equal))
     wanted = k - len(more)
     if wanted < len(equal):
         equal = equal[np.argpartition(rows[equal], wanted)[:wanted]]
     some = np.concatenate([more, equal])
     return some[np.lexsort((rows[some], -S[some]))]
+
+
+def _largest(values: Single, k: int) -> NDArray[np.intp]:
+    """Positions of the k largest, largest first; all of them if they are fewer."""
+    some = np.argpartition(-values, k - 1)[:k] if k < len(values) else np.arange(len(values))
+    return some[np.argsort(-values[some])]
 
 
 @dataclass(frozen=True, slots=True)
