@@ -46,6 +46,11 @@ def drawn(n):
     return length(n) if LENGTH >= 1 else max(1, n // 10)
 
 
+def full_length_only(*values):
+    """Parameters that go the same way as others do: of a test at full length, else none."""
+    return list(values) if LENGTH >= 1 else []
+
+
 # A loaded machine is slow, and random examples are wanted in CI, too.
 settings.register_profile(
     "suite",

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import SMALL, tagged
-from crash_injection import die_at
+from conftest import LENGTH, SMALL, tagged
+from crash_injection import deadly, die_at, steps_of
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError, StoreError
@@ -22,15 +22,23 @@ ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
 XQ = tagged(7, n=3)[0]
 
 
-@pytest.fixture
-def index(tmp_path):
-    with WOHIndex.create(tmp_path / "i", **SMALL) as index:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder that `index` is a copy of."""
+    path = tmp_path_factory.mktemp("made") / "i"
+    with WOHIndex.create(path, **SMALL) as index:
         for seed in range(2):
             index.update(*tagged(seed), keys=[f"{seed}/{i}" for i in range(40)])
         index.remove([3])
         index.compact()
         index.build_ann("ivf", nlist=2)
         index.remove([4])
+    return path
+
+
+@pytest.fixture
+def index(made, tmp_path):
+    with WOHIndex.open(shutil.copytree(made, tmp_path / "i")) as index:
         yield index
 
 
@@ -113,18 +121,25 @@ def test_of_a_cut_file_nothing_is_left(index, tmp_path):
 
 
 def test_a_copy_whose_process_dies_is_no_index(index, tmp_path):
-    path, died = index.path, 0
-    while die_at(
-        died,
-        lambda: WOHIndex.open(path).backup(tmp_path / "copy"),
-        lambda on_step: setattr(files, "on_step", on_step),
-    ):
-        died += 1
+    path = index.path
+
+    def work():
+        WOHIndex.open(path).backup(tmp_path / "copy")
+
+    def install(on_step):
+        files.on_step = on_step
+
+    steps = steps_of(work, install)
+    assert WOHIndex.verify(tmp_path / "copy") == []
+    shutil.rmtree(tmp_path / "copy")
+    for step in deadly(steps):
+        assert die_at(step, work, install)
         if (tmp_path / "copy").exists():  # it died behind the renaming
             assert WOHIndex.verify(tmp_path / "copy") == []
             shutil.rmtree(tmp_path / "copy")
         assert all(left.name.startswith((".woh-index-", "i")) for left in tmp_path.iterdir())
-    assert died > 10
+    assert len(steps) > 10
+    assert not die_at(len(steps), work, install)
     assert WOHIndex.verify(tmp_path / "copy") == []
 
 
@@ -139,7 +154,7 @@ def test_the_command(index, tmp_path):
 
 def test_beside_a_writer_each_copy_is_a_committed_state(index, tmp_path):
     log = tmp_path / "log"
-    arguments = [sys.executable, WORKER, index.path, log, "12"]
+    arguments = [sys.executable, WORKER, index.path, log, "12" if LENGTH >= 1 else "4"]
     known = []
     with subprocess.Popen(arguments, env=ENV) as writer:
         while writer.poll() is None:

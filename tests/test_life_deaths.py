@@ -8,7 +8,8 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import LENGTH, SMALL, tagged
+from conftest import LENGTH, SMALL, full_length_only, tagged
+from crash_injection import deadly
 from test_deaths import die_at
 from test_erasing import rows
 from test_life import XQ, contents
@@ -62,22 +63,29 @@ def next_write(path):
     return contents(path, but=("catalog.db",)), answers
 
 
-@pytest.fixture(params=OPERATIONS)
-def operation(request, tmp_path, prepared):
-    """(what is done, to which index, states before and after, files and state after another write to both)"""
-    act = OPERATIONS[request.param]
+#: "replace by add" is made of two others.
+PARAMS = ["update", "add", "remove", "replace", *full_length_only("replace by add"), "compact", "rollback"]
+
+
+@pytest.fixture(params=PARAMS)
+def operation(request, tmp_path, prepared, monkeypatch):
+    """(what is done, to which index, its steps, states before and after, and after another write to both)"""
+    act, steps = OPERATIONS[request.param], []
     act.__doc__ = request.param
     shutil.copytree(prepared, tmp_path / "start")
     old = seen(tmp_path / "start")
     shutil.copytree(tmp_path / "start", tmp_path / "whole")
-    with WOHIndex.open(tmp_path / "whole") as index:
-        act(index)
-        new = state(index)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "on_step", steps.append)
+        with WOHIndex.open(tmp_path / "whole") as index:
+            act(index)
+            new = state(index)
     assert new != old or request.param == "compact"
     shutil.copytree(tmp_path / "start", tmp_path / "untouched")
     return (
         act,
         tmp_path / "start",
+        steps,
         old,
         new,
         next_write(tmp_path / "whole"),
@@ -86,18 +94,17 @@ def operation(request, tmp_path, prepared):
 
 
 def test_a_death_at_any_step(operation, tmp_path):
-    act, start, old, new, after_new, after_old = operation
+    act, start, steps, old, new, after_new, after_old = operation
 
     def work(path):
         with WOHIndex.open(path) as index:
             act(index)
 
     states = []
-    for step in itertools.count():
+    for step in deadly(steps):
         path = tmp_path / f"dies-{step}"
         shutil.copytree(start, path)
-        if not die_at(step, lambda path=path: work(path)):
-            break
+        assert die_at(step, lambda path=path: work(path))
         found = seen(path)
         assert found in (old, new)
         assert all("left by a writer that died" in fault for fault in WOHIndex.verify(path))
@@ -110,14 +117,15 @@ def test_a_death_at_any_step(operation, tmp_path):
         shutil.rmtree(path)
     assert states == sorted(states)  # old up to the commit, new from it on
     assert {True, False} == set(states)
+    assert not die_at(len(steps), lambda: work(start))
     print(f"\n{act.__doc__}: killed at {len(states)} steps, {sum(states)} after the commit")
 
 
-@pytest.mark.parametrize("number", [28, 5] if LENGTH >= 1 else [28])
+@pytest.mark.parametrize("number", [28, *full_length_only(5)])
 def test_a_disk_that_fails_at_any_step(operation, tmp_path, monkeypatch, number):
     """No space, or an I/O error: the old state, or the new one after the commit; the next write works."""
-    act, start, old, new, after, _ = operation
-    for step in itertools.count(step=1 if LENGTH >= 1 else 3):
+    act, start, _, old, new, after, _ = operation
+    for step in itertools.count(step=1 if LENGTH >= 1 else 4):
         path, log = tmp_path / str(step), []
         shutil.copytree(start, path)
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import store_worker
-from store_worker import chunk, commit
+from crash_injection import deadly
+from store_worker import ask, chunk, commit
 
 from woh_faiss.errors import LockedError, StoreError
 from woh_faiss.store import NewRound, Store, writer_lock
@@ -27,26 +28,20 @@ WORKER = [sys.executable, store_worker.__file__]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def ask(*arguments: object) -> list:
-    command = [*WORKER, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENV, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 @pytest.mark.parametrize("scenario", store_worker.SCENARIOS)
 def test_death_at_any_step_leaves_the_old_state_or_the_new(scenario, tmp_path):
-    answers = ask("deaths", scenario, tmp_path)
+    steps, *answers = ask("deaths", scenario, tmp_path)
     point = "after rename catalog.db" if scenario == "create" else "after COMMIT"
-    commit_at = [answer["step"] for answer in answers].index(point)
-    assert len(answers) >= 14
-    for number, answer in enumerate(answers):
+    commit_at = steps.index(point)
+    assert len(steps) >= 14
+    for number, answer in zip(deadly(steps), answers, strict=True):
+        assert answer["step"] == steps[number]
         assert answer["killed"], answer
         assert answer["status"] == 0, answer
         assert answer["state"] == ("old" if number < commit_at else "new"), answer
     expected = {"codes.faiss", "ids.i64"}
     kept = {"create": set(), "first": {"anchors.npy", "model-1.npz"}}
-    for number, answer in enumerate(answers):
+    for number, answer in zip(deadly(steps), answers, strict=True):
         models = kept.get(scenario)
         if models is None:  # two models are there throughout, but which depends on the side of COMMIT
             models = {"anchors.npy", *[n for n in json.loads(answer["files"]) if n.startswith("model-")]}
@@ -57,15 +52,14 @@ def test_death_at_any_step_leaves_the_old_state_or_the_new(scenario, tmp_path):
 
 
 def test_death_at_any_step_of_a_round_with_other_codes_beside_a_reader(tmp_path):
-    answers = ask("recoding", tmp_path)
-    steps = [answer["step"] for answer in answers]
+    steps, *answers = ask("recoding", tmp_path)
     commit_at = steps.index("after COMMIT")
     for name in ("codes.faiss.1", "ids.i64.1"):
         order = [f"before write {name}", f"after write {name}", f"after fsync {name}", "before fsync folder"]
         places = [steps.index(step) for step in order]
         assert places == sorted(places)
         assert places[-1] < commit_at < steps.index(f"before rename {name[:-2]}")
-    for number, answer in enumerate(answers):
+    for number, answer in zip(deadly(steps), answers, strict=True):
         assert answer["killed"], answer
         done = number >= commit_at
         assert answer["state"] == ("new" if done else "old"), answer
@@ -140,16 +134,16 @@ def test_a_second_writer_that_waits_gets_its_turn_and_sees_the_first_ones_round(
     assert (path / "codes.faiss").read_bytes() == expected
 
 
-@pytest.mark.parametrize("left", ["", "x y", "1 2 3", f"{2**40} 1", "-1 1e30"])
-def test_what_a_dead_writer_says_of_itself_is_not_believed(holder, left):
+def test_what_a_dead_writer_says_of_itself_is_not_believed(holder):
     path, _ = holder
-    (path / writer_lock.NAME).write_text(left)
-    with (
-        Store.open(path) as store,
-        pytest.raises(LockedError, match="by another process; waited"),
-        store.writing(timeout=0),
-    ):
-        pass
+    for left in ("", "x y", "1 2 3", f"{2**40} 1", "-1 1e30"):
+        (path / writer_lock.NAME).write_text(left)
+        with (
+            Store.open(path) as store,
+            pytest.raises(LockedError, match="by another process; waited"),
+            store.writing(timeout=0),
+        ):
+            pass
 
 
 def test_readers_do_not_wait_for_a_writer(holder):

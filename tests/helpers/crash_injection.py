@@ -1,7 +1,32 @@
-"""A child that is killed at one of its steps."""
+"""A child that is killed at one of its steps, and which of them to try."""
 
 import os
 import signal
+import tempfile
+from itertools import pairwise
+
+#: Whether all tests run at their full length: `conftest.LENGTH`, for processes that import no pytest.
+FULL = float(os.environ.get("WOH_FULL") or 0) >= 1
+
+
+def deadly(names):
+    """Numbers of the steps to die at: of all, or but one of each two between which nothing is written.
+
+    Those two are "after" one step and "before" the next. Around COMMIT, and at full length, it is all.
+    """
+    pairs = enumerate(pairwise(names))
+    alike = {number for number, (a, b) in pairs if a.startswith("after ") and b.startswith("before ")}
+    return [
+        number for number, name in enumerate(names) if FULL or number not in alike or name == "after COMMIT"
+    ]
+
+
+def steps_of(work, install):
+    """The names of the steps of `work`, which a child does; see `die_at`."""
+    with tempfile.TemporaryFile("w+") as log:
+        assert not die_at(-1, work, lambda _: install(lambda name: print(name, file=log, flush=True)))
+        log.seek(0)
+        return log.read().splitlines()
 
 
 def die_at(step, work, install):

@@ -1,24 +1,30 @@
 """Processes that die, hold the lock, fork or lack permissions, for test_store_*.py; also their shared data.
 
-Run as ``python store_worker.py MODE ARGUMENT...``; answers are JSON lines on stdout.
+Run as ``python store_worker.py MODE ARGUMENT...``; answers are JSON lines on stdout. `ask` has a process that
+waits for more than one.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import hashlib
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
+from crash_injection import deadly
 
 from woh_faiss import codes as binary
 from woh_faiss import score
@@ -196,7 +202,7 @@ def recovered(path: Path, rounds: int, last: list[np.ndarray]) -> list[str]:
 
 
 def deaths(name: str, folder: str) -> None:
-    """For every step of a scenario: die there, look at the state from a new process, commit again."""
+    """For every step of a scenario that `deadly` has: die there, look from a new process, commit again."""
     before, act, done = SCENARIOS[name]
     base = Path(folder) / "base.woh"
     before(base)
@@ -219,8 +225,9 @@ def deaths(name: str, folder: str) -> None:
     base_codes = [chunk(number)["codes"] for number in range(1, done + 1)]
     with Store.open(path) as store:
         size = store.ntotal - sum(map(len, base_codes))
-    for number, step in enumerate(steps):
-        path = copy(f"{number}.woh")
+    answer(steps)
+    for number in deadly(steps):
+        step, path = steps[number], copy(f"{number}.woh")
         status, text = forked(lambda path=path, number=number: tried(path, number))
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         seen = forked(lambda path=path: state(path))[1]
@@ -232,7 +239,7 @@ def deaths(name: str, folder: str) -> None:
 
 
 def deriving(name: str, folder: str) -> None:
-    """For every step of making or dropping an approximate index: die there, look, then write on."""
+    """For every such step of making or dropping an approximate index: die there, look, then write on."""
     base = Path(folder) / "base.woh"
     build(base, 3)
     with Store.open(base) as store:
@@ -256,16 +263,19 @@ def deriving(name: str, folder: str) -> None:
         return Path(shutil.copytree(base, Path(folder) / to))
 
     steps = json.loads(forked(lambda: tried(copy("whole.woh"), -1))[1])
+    answer(steps)
     # Until it is committed, compact has nothing to do with approximate indexes.
     first = steps.index("before COMMIT") if name == "compact" else 0
-    for number, step in list(enumerate(steps))[first:]:
+    for number in deadly(steps):
+        if number < first:
+            continue
         path = copy(f"{number}.woh")
         status, _ = forked(lambda path=path, number=number: tried(path, number))
         seen = json.loads(forked(lambda path=path: by_ann(path))[1])
         text = forked(lambda path=path: run(path, **chunk(9, n=4, kind="encoded")))[1]
         after = json.loads(forked(lambda path=path: by_ann(path))[1])
         names = sorted(file.name for file in path.glob("ann-*"))
-        answer([step, os.WIFSIGNALED(status), seen, text, after, names, Store.verify(path)])
+        answer([number, os.WIFSIGNALED(status), seen, text, after, names, Store.verify(path)])
         shutil.rmtree(path)
 
 
@@ -292,7 +302,7 @@ def build_early(path: Path) -> None:
 
 
 def recoding(folder: str) -> None:
-    """For every step of a round with other codes: die there beside a reader, look, then write on."""
+    """For every such step of a round with other codes: die there beside a reader, look, then write on."""
     base = Path(folder) / "base.woh"
     build_early(base)
 
@@ -327,8 +337,9 @@ def recoding(folder: str) -> None:
     steps = json.loads(forked(lambda: tried(path, -1))[1])
     new = forked(lambda: state(path))[1]
     new_after = forked(lambda: after(path))[1]
-    for number, step in enumerate(steps):
-        path = copy(f"{number}.woh")
+    answer(steps)
+    for number in deadly(steps):
+        step, path = steps[number], copy(f"{number}.woh")
         with Store.open(path) as reader:
             answers = found(reader)
             status, _ = forked(lambda path=path, number=number: tried(path, number))
@@ -450,14 +461,64 @@ def unprivileged(path: str) -> None:
     answer([found, refused])
 
 
+MODES: dict[str, Callable[..., None]] = {
+    "deaths": deaths,
+    "hold": hold,
+    "try_write": try_write,
+    "fork_after_search": fork_after_search,
+    "deriving": deriving,
+    "recoding": recoding,
+    "fork_by_ann": fork_by_ann,
+    "unprivileged": unprivileged,
+}
+
+
+def serve() -> None:
+    """Each line of stdin, a mode and its arguments, in a fork, which need not import everything."""
+    for line in sys.stdin:
+        mode, *arguments = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(600)
+                MODES[mode](*arguments)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        answer({"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])})
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, __file__, "serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    atexit.register(process.communicate)
+    return process
+
+
+def ask(*arguments: object) -> list[Any]:
+    """The answers of a mode, from a process that is no child of this one."""
+    process = _server()
+    assert process.stdin
+    assert process.stdout
+    print(json.dumps(list(map(str, arguments))), file=process.stdin, flush=True)
+    answers: list[Any] = []
+    for line in process.stdout:
+        answers.append(json.loads(line))
+        if isinstance(answers[-1], dict) and "ended" in answers[-1]:
+            assert answers.pop() == {"ended": 0}, answers
+            return answers
+    raise AssertionError(answers)
+
+
 if __name__ == "__main__":
-    {
-        "deaths": deaths,
-        "hold": hold,
-        "try_write": try_write,
-        "fork_after_search": fork_after_search,
-        "deriving": deriving,
-        "recoding": recoding,
-        "fork_by_ann": fork_by_ann,
-        "unprivileged": unprivileged,
-    }[sys.argv[1]](*sys.argv[2:])
+    gc.freeze()  # a forked child copies less
+    {**MODES, "serve": serve}[sys.argv[1]](*sys.argv[2:])
