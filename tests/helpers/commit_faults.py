@@ -1,7 +1,8 @@
 """Every call of writing files whole, inside COMMIT, or inside settling, x every kind of reader x next writer.
 
-Run under the shim (`faults.preloaded`). argv: a folder, "commit", "writing" or "settling", an operation, and
-"all" or how many combinations. Prints a JSON line for each that is not as promised, then one of counts.
+Run under the shim (`faults.preloaded`). argv: a folder, "commit", "writing" or "settling", operations with
+commas between them, and "all" or how many combinations of each. Prints for each operation a JSON line for
+each combination that is not as promised, then one of counts.
 By hand: `python tests/helpers/faults.py FOLDER commit add all`.
 """
 
@@ -256,15 +257,16 @@ def injured(path, act, armed, fault, call):
 
 
 class Product:
-    """The combinations for one victim."""
+    """The combinations for one victim.
 
-    def __init__(self, folder: Path, where: str, victim: str) -> None:
+    All victims begin with `template`; `ends` is of uninterrupted lives, of which they share some.
+    """
+
+    def __init__(self, folder: Path, where: str, victim: str, template: Path, ends: dict) -> None:
         self.folder, self.where, self.victim = folder, where, VICTIMS[victim]
-        self.template = folder / "template"
-        start(self.template)
+        self.template, self._ends = template, ends
         self.old = state(self.template)
         self.new = state(self._copy("new", self.victim))
-        self._ends: dict = {}
         self._armed = faults.armed_writing if where == "writing" else faults.armed_commit
         self.prepared = None  # the call at which a COMMIT is left in doubt
         if where == "settling":  # what is settled is a COMMIT in doubt: killed once its log is on the disk
@@ -305,9 +307,9 @@ class Product:
 
     def ended(self, seen, writer):
         """Of an uninterrupted life: what is seen after the writer, and the end after one more update."""
-        key = seen == self.new, writer
+        key = self.victim if seen == self.new else None, writer
         if key not in self._ends:
-            path = self._copy("life", self.victim if key[0] else None, WRITERS[writer])
+            path = self._copy("life", key[0], WRITERS[writer])
             self._ends[key] = state(path), whole(path), end(path)
         return self._ends[key]
 
@@ -382,11 +384,18 @@ class Product:
         return (None if end(path) in ends else "another end than an uninterrupted life's"), how
 
 
-def main(folder, where, victim, amount):
-    folder = Path(folder)
+def main(folder, where, victims, amount):
+    folder, lives = Path(folder), {}
     folder.mkdir(parents=True, exist_ok=True)
+    start(folder / "template")
     gc.freeze()  # a forked child copies less
-    run, ends, wrongs, calls = Product(folder, where, victim), Counter(), [], {}
+    for victim in victims.split(","):
+        one(Product(folder, where, victim, folder / "template", lives), where, victim, amount)
+
+
+def one(run, where, victim, amount):
+    """The combinations of one victim, or a sample of them."""
+    ends, wrongs, calls = Counter(), [], {}
     cases = []
     for writer in WRITERS:
         if where == "settling" and WRITERS[writer] is None:
@@ -408,7 +417,8 @@ def main(folder, where, victim, amount):
             found = dict(zip(("call", "fault", "reader", "next"), case, strict=True), how=how, wrong=wrong)
             wrongs.append(found)
             print(json.dumps(found), flush=True)
-            shutil.copytree(run.folder / "case", run.folder / f"wrong-{len(wrongs)}", dirs_exist_ok=True)
+            kept = run.folder / f"wrong-{victim}-{len(wrongs)}"
+            shutil.copytree(run.folder / "case", kept, dirs_exist_ok=True)
     summary = {
         "where": where,
         "victim": victim,
