@@ -1,5 +1,6 @@
 """Paths of every kind, given to the commands in processes: an answer, or one line and nothing left."""
 
+import contextlib
 import functools
 import importlib
 import os
@@ -10,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import LENGTH, WORDS, save_chunk
 
 from woh_faiss_cli.main import COMMANDS, main
@@ -58,10 +61,10 @@ def imported():
         main.get_command(None, name)
 
 
-def fork(folder, *arguments, first=lambda: None):
+def fork(folder, *arguments, first=lambda: None, command=lambda given: main(given, "woh-index")):
     """The same in a fork of this process, which need not start an interpreter and import everything.
 
-    It does `first` before anything else.
+    It does `first` before anything else, then `command` of the arguments, as texts.
     """
     imported()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -80,7 +83,8 @@ def fork(folder, *arguments, first=lambda: None):
                     os.dup2(file.fileno(), number)
                     setattr(sys, name, open(number, "w", closefd=False, errors=errors))  # noqa: SIM115
                 first()
-                main([str(argument) for argument in arguments], "woh-index")
+                command([str(argument) for argument in arguments])
+                status = 0
             except SystemExit as ended:
                 status = ended.code
             except BaseException:
@@ -100,8 +104,15 @@ def run(folder, *arguments):
     return (process if LENGTH >= 1 else fork)(folder, *arguments)
 
 
+def inside(folder, *arguments):
+    """The same in this process, for what ends well: neither a fork nor limits."""
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)
+
+
 def works(folder, *arguments):
-    done = run(folder, *arguments)
+    done = (process if LENGTH >= 1 else inside)(folder, *arguments)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -252,8 +263,13 @@ def test_what_is_no_index(here):
             assert "exists already" in refused(here, "build", "chunk.npz", "--index", thing)
 
 
-@pytest.mark.parametrize("odd", ["pipe", "folder", "/dev/zero", "loop", "dangling"])
-@pytest.mark.parametrize("name", ["catalog.db", "codes.faiss", "ids.i64", "anchors.npy", "model-1.npz"])
+ODD = ["pipe", "folder", "/dev/zero", "loop", "dangling"]
+MEMBERS = ["codes.faiss", "ids.i64", "anchors.npy", "model-1.npz"]
+#: At less than full length two odd things in place of each file but the catalogue.
+PLACES = [*product(["catalog.db"], ODD), *zip(MEMBERS * 2, ODD * 2, strict=False)]
+
+
+@pytest.mark.parametrize(("name", "odd"), product(["catalog.db", *MEMBERS], ODD) if LENGTH >= 1 else PLACES)
 def test_something_else_in_place_of_a_file_of_the_index(here, name, odd):
     target = here / "index.woh" / name
     target.unlink()

@@ -1,20 +1,21 @@
 """What is in the index already is skipped: an update that was interrupted is given again, and goes on."""
 
+import os
 import re
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import SMALL, save_chunk, tagged
+from conftest import SMALL, length, save_chunk, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_paths import fork, run
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import InputError
 from woh_faiss.inputs import open_inputs
+from woh_faiss.store import files as files_module
 from woh_faiss_cli.main import main
 
 
@@ -106,7 +107,7 @@ def test_other_policies_look_at_named_items_one_by_one(tmp_path, files):
         assert index.ntotal == 40
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=length(15), deadline=None)
 @given(st.data())
 def test_an_update_that_replaces_learns_each_chunk_once_however_often_it_stops(tmp_path_factory, data):
     """Chunks that share items, so that later ones replace items of those before."""
@@ -148,7 +149,7 @@ def test_what_replaces_is_taken_again_when_anything_came_after_it(tmp_path):
         assert replaced(a, b, c, c, a) == ([20], [1, 2, 3, 4])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=length(15), deadline=None)
 @given(st.data())
 def test_however_often_it_stops_the_end_is_the_same(tmp_path_factory, data):
     """Chunks of few kinds, so that some come twice; each run stops somewhere and the next goes on."""
@@ -176,19 +177,19 @@ def test_a_bad_file_is_found_before_the_first_new_one_is_committed(tmp_path, fil
 
 def test_the_command_says_what_it_skips(tmp_path, files, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = CliRunner().invoke
+    ask = CliRunner().invoke
     names = [path.name for path in files]
-    built = run(main, ["build", *names[:2], "--max-chunks", "1", "--bits", "16", "--anchors", "10"])
+    built = ask(main, ["build", *names[:2], "--max-chunks", "1", "--bits", "16", "--anchors", "10"])
     assert "round 1: 20 items appended" in built.stderr
-    updated = run(main, ["update", *names])
+    updated = ask(main, ["update", *names])
     assert updated.exit_code == 0
     assert updated.stdout == ""
     lines = updated.stderr.splitlines()
     assert lines[0] == "chunk 1 of 4: already learned (round 1), skipped: 0.npz"
     assert lines[-1].startswith("round 4: 20 items appended")
-    skipped = run(main, ["add", *names[:2], "--verbose"]).stderr
+    skipped = ask(main, ["add", *names[:2], "--verbose"]).stderr
     assert "chunk 2 of 2: already learned (round 2), skipped: 1.npz" in skipped
-    assert "round 5: 20 items appended" in run(main, ["update", names[1], "--no-skip"]).stderr
+    assert "round 5: 20 items appended" in ask(main, ["update", names[1], "--no-skip"]).stderr
 
 
 # ---- killed --------------------------------------------------------------------------------------------
@@ -207,20 +208,17 @@ def parquet_folder(folder, named=False):
     return folder
 
 
-#: An update that is killed when its fourth round is on the disk and not committed.
-KILLED = """
-import os, signal, sys
-from woh_faiss.store import files
-from woh_faiss_cli.main import main
-commits = 0
-def on_step(name):
-    global commits
-    commits += name == "after COMMIT"
-    if commits == 3 and name == "before COMMIT":
-        os.kill(os.getpid(), signal.SIGKILL)
-files.on_step = on_step
-main(sys.argv[1:])
-"""
+def killed_later():
+    """This process is killed when a fourth round is on the disk and not committed."""
+    commits = 0
+
+    def on_step(name):
+        nonlocal commits
+        commits += name == "after COMMIT"
+        if commits == 3 and name == "before COMMIT":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    files_module.on_step = on_step
 
 
 @pytest.mark.disk
@@ -230,19 +228,16 @@ def test_an_update_that_is_killed_goes_on_where_it_was(tmp_path, policy):
     for name in ("straight.woh", "killed.woh"):
         WOHIndex.create(tmp_path / name, **SMALL).close()
 
-    def update(name, *program):
-        command = [sys.executable, *(program or ["-m", "woh_faiss_cli"]), "update", folder]
-        command += ["--chunk-size", "20", "--index", tmp_path / name, "--on-duplicate", policy]
-        return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-
+    options = ["--chunk-size", 20, "--index", tmp_path / "killed.woh", "--on-duplicate", policy]
     with WOHIndex.open(tmp_path / "straight.woh") as index:
         assert extend(index, folder, size=20, on_duplicate=policy) == ([20, 20, 10] * 3, [])
-    killed = update("killed.woh", "-c", KILLED)
+    killed = fork(tmp_path, "update", folder, *options, first=killed_later)
     assert killed.returncode == -signal.SIGKILL
-    resumed = update("killed.woh")
+    resumed = run(tmp_path, "update", folder, *options)
     assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stderr.count("skipped") == 1
-    assert "3 chunks are in the index already, skipped (--verbose names each)" in resumed.stderr
+    told = resumed.stderr.decode()
+    assert told.count("skipped") == 1
+    assert "3 chunks are in the index already, skipped (--verbose names each)" in told
     command = ["update", str(folder), "--chunk-size", "20", "--index", str(tmp_path / "killed.woh"), "-v"]
     again = CliRunner().invoke(main, command)
     skipped = re.findall(r"^chunk (\d) of 9: already learned \(round \1\), skipped: .*", again.stderr, re.M)

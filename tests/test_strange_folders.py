@@ -9,12 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, tagged
+import strange_folders_worker
+from conftest import LENGTH, SMALL, tagged
+from test_paths import fork
 
 from woh_faiss import WOHIndex
 from woh_faiss.errors import StoreError
 
-WORKER = Path(__file__).with_name("helpers") / "strange_folders_worker.py"
 ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
 #: Files of an index, those that a next write makes, and one that nobody would.
 MEMBERS = [
@@ -40,17 +41,21 @@ def base(tmp_path_factory):
     return path
 
 
-def run(*arguments):
-    done = subprocess.run(
-        [sys.executable, WORKER, *map(str, arguments)], env=ENV, capture_output=True, text=True, timeout=550
-    )
-    assert done.stdout.endswith("done\n"), (done.returncode, done.stdout[-300:], done.stderr)
+def run(folder, *arguments):
+    """A process of its own at full length, else a fork, which need not import everything."""
+    arguments = list(map(str, arguments))
+    if LENGTH >= 1:
+        command = [sys.executable, strange_folders_worker.__file__, *arguments]
+        done = subprocess.run(command, env=ENV, capture_output=True, timeout=550)
+    else:
+        done = fork(folder, *arguments, command=lambda given: strange_folders_worker.main(*given))
+    assert done.stdout.endswith(b"done\n"), (done.returncode, done.stdout[-300:], done.stderr)
 
 
 @pytest.mark.parametrize("names", MEMBERS, ids=lambda names: names[0])
 def test_what_is_no_plain_file_is_named_and_never_followed(base, tmp_path, names):
     shutil.copytree(base, tmp_path / "base")
-    run(tmp_path / "base", *names)
+    run(tmp_path, tmp_path / "base", *names)
 
 
 def test_the_folder_itself_may_be_a_link(base, tmp_path):
@@ -99,7 +104,7 @@ def test_another_schema_is_refused_before_a_row_is_read(base, tmp_path):
         shutil.copytree(base, places[-1])
         with closing(sqlite3.connect(places[-1] / "catalog.db")) as connection:
             connection.executescript(f"{script.replace('ENDLESS', ENDLESS)};")
-    run("schema", *places)
+    run(tmp_path, "schema", *places)
 
 
 def test_a_trigger_under_an_open_index_does_not_run(base, tmp_path):

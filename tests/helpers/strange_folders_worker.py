@@ -1,6 +1,7 @@
 """Everything an index can be asked, tried on folders that a stranger made; killed where that takes long.
 
-Arguments: an index, and names of its files; or `schema` and folders whose catalogue has another schema.
+Arguments: an index, and names of its files, of which but the first is tried with every kind of thing unless
+all tests run at their full length; or `schema` and folders whose catalogue has another schema.
 """
 
 import os
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from crash_injection import FULL
 from made_items import tagged
 
 from woh_faiss import WOHIndex
@@ -92,11 +94,14 @@ def state(path):
     return found
 
 
-def strange(base, name):
+def strange(base, name, every):
+    """With a link in its place, or with every kind of thing."""
     target = base.with_name(f"target of {name}")
     target.write_bytes(CONTENT)
     os.utime(target, ns=(10**18, 10**18))
-    kinds = {"link": link_to(target), "pipe": os.mkfifo, "folder": folder_with_a_file}
+    kinds = {"link": link_to(target)}
+    if every:
+        kinds |= {"pipe": os.mkfifo, "folder": folder_with_a_file}
     if name in ("catalog.db-wal", "codes.faiss", "model-1.npz"):
         more = {"to nothing": link_to("nothing"), "to a device": link_to("/dev/zero"), "socket": a_socket}
         kinds |= more
@@ -140,13 +145,16 @@ def schema(path):
     assert "in its schema is not what format 1 has" in fault or "interrupted" in fault, fault
 
 
-if __name__ == "__main__":
+def main(first, *others):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     np.seterr(all="raise")
-    if sys.argv[1] == "schema":
-        for given in sys.argv[2:]:
+    for number, given in enumerate(others):
+        if first == "schema":
             schema(Path(given))
-    else:
-        for given in sys.argv[2:]:
-            strange(Path(sys.argv[1]), given)
-    print("done")
+        else:
+            strange(Path(first), given, FULL or not number)
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
