@@ -13,7 +13,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("schemathesis")
 import schemathesis
 import served
-from conftest import length
+from conftest import drawn
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -94,7 +94,7 @@ def ask_at_random(app, n, seed=None):
 
 @pytest.mark.slow
 def test_no_request_fails_the_server(tmp_path):
-    seen = ask_at_random(app_of(tmp_path), length(1200))
+    seen = ask_at_random(app_of(tmp_path), drawn(1200))
     assert {status for _, status in seen} >= {200, 400, 422}
 
 

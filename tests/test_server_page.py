@@ -116,9 +116,9 @@ def pages_of(client, address, seen=None):
 def test_pages_together_are_one_search(client, index, address, search):
     _, I = search(index, 240)
     expected = [i for i in I[0].tolist() if i >= 0]
-    seen = list(pages_of(client, f"{address}&k=37"))
+    seen = list(pages_of(client, f"{address}&k=97"))
     assert [i for each in seen for i in each.ids] == expected
-    assert all(len(each.ids) == 37 for each in seen[:-1])
+    assert all(len(each.ids) == 97 for each in seen[:-1])
     first = next(pages_of(client, address))
     assert first.ids == expected[:24]
 
@@ -803,6 +803,12 @@ def test_warnings_of_health_are_shown(tmp_path):
         assert seen.cards
 
 
+def followed(client, ntotal):
+    """Waits until the server has seen a commit, which takes it up to a second."""
+    while client.get("/v1/items?limit=1").json()["total"] != ntotal:
+        time.sleep(0.05)
+
+
 def test_it_is_made_once_a_state(served, monkeypatch, tmp_path):
     shutil.copytree(served / "pictures.woh", tmp_path / "i.woh")
     made = []
@@ -813,7 +819,7 @@ def test_it_is_made_once_a_state(served, monkeypatch, tmp_path):
             answers(client, "/about")
         assert len(made) == 1
         writer.remove([0])
-        time.sleep(1)
+        followed(client, 239)
         seen = answers(client, "/about")
         assert len(made) == 2
         assert "239 items after 5 rounds" in text(seen.root) or "239" in text(seen.root)
@@ -825,7 +831,7 @@ def test_who_asks_while_it_is_made_gets_the_one_before(index_copy, monkeypatch):
     with client_of(index_copy) as client, WOHIndex.open(index_copy) as writer:
         before = text(answers(client, "/about").root)
         writer.remove([0])
-        time.sleep(1)
+        followed(client, writer.ntotal)
         inner, begun, go = WOHIndex.health, threading.Event(), threading.Event()
 
         def slow(self, most):

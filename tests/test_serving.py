@@ -4,6 +4,7 @@ import copy
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import serving_worker
-from conftest import length, tagged
+from conftest import drawn, length, tagged
 from numpy.testing import assert_array_equal
 
 from woh_faiss import WOHIndex
@@ -26,11 +27,18 @@ K = serving_worker.K
 HYPER = {"bits": 16, "anchors": 20, "vector_size": 5}
 
 
-@pytest.fixture
-def path(tmp_path):
-    with WOHIndex.create(tmp_path / "i.woh", **HYPER) as index:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """What `path` is a copy of."""
+    path = tmp_path_factory.mktemp("made") / "i.woh"
+    with WOHIndex.create(path, **HYPER) as index:
         index.update(*tagged(0))
-    return tmp_path / "i.woh"
+    return path
+
+
+@pytest.fixture
+def path(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "i.woh")
 
 
 def naive(codes, ids, xq):
@@ -87,7 +95,7 @@ def test_every_answer_while_a_writer_works_is_one_of_a_committed_state(path, tmp
         state()
         for reader in readers:
             assert reader.stdout.readline() == "serving\n"
-        for _ in range(length(80)):
+        for _ in range(drawn(80)):
             work(index, rng, live)
             state()
     assert WOHIndex.verify(path) == []

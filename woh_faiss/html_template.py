@@ -5,7 +5,7 @@ Names on a page come from strangers. Whatever a template prints goes through `di
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -16,8 +16,9 @@ from .display import display_text
 _LAYOUTS = Path(__file__).parent / "templates"
 
 
+@cache  # compiling takes a tenth of a second
 def html_template(file: Path) -> Template:
-    """The template in `file`, which may extend ``layout.html``."""
+    """The template in `file`, which may extend ``layout.html``; both are of this package and never change."""
     environment = Environment(
         loader=FileSystemLoader([file.parent, _LAYOUTS]),
         autoescape=True,
