@@ -10,7 +10,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from conftest import SMALL, tagged
+from conftest import SMALL, full_length_only, length, tagged
 from numpy.testing import assert_array_equal
 from test_life import XQ, contents
 
@@ -121,7 +121,8 @@ def test_nothing_of_an_erased_item_is_in_what_the_learner_keeps(tmp_path, way):
         assert index.compact() == (2, True)
         for x in gone.values():
             for path in index.path.iterdir():
-                assert not any(form in held_bytes(path) for form in traces(x)), path.name
+                held = held_bytes(path)
+                assert not any(form in held for form in traces(x)), path.name
         kept = rounds[2][20]
         assert any(form in held_bytes(path) for path in index.path.glob("model-*") for form in traces(kept))
         for found, before in zip(index.search(XQ, 20), (D, I), strict=True):
@@ -211,7 +212,7 @@ def test_the_same_id_has_another_digest_in_another_index(tmp_path):
 
 
 def test_what_an_erased_id_costs(tmp_path):
-    n = 20_000
+    n = length(20_000)
     ids = np.random.default_rng(0).choice(2**40, n, replace=False)
     with Store.create(tmp_path / "i", config={}, d=8) as store:
         what = {"kind": "encoded", "keys": [None] * n, "tags": [[]] * n, "trained": 0, "seconds": 0}
@@ -370,18 +371,35 @@ def rows(index):
     return [(r.kind, r.n, r.removed, r.ntotal, r.end_row, r.checksum, r.model_digest) for r in index.rounds()]
 
 
-@pytest.mark.parametrize("start", ["semantic", "random"])
-@pytest.mark.parametrize("target", range(8))
-def test_after_a_rollback_everything_is_as_if_later_rounds_had_never_been(tmp_path, target, start):
-    preset = {"preset": "paper"} if start == "random" else {}
-    more = {**SMALL, "keep_models": 9, **preset}
-    a, b = WOHIndex.create(tmp_path / "a", **more), WOHIndex.create(tmp_path / "b", **more)
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory):
+    """The folder of an index after each step of its life, which begins in each of two ways."""
+    found = {}
+    for start, preset in (("semantic", {}), ("random", {"preset": "paper"})):
+        folder = tmp_path_factory.mktemp(start)
+        WOHIndex.create(folder / "i", **SMALL, keep_models=9, **preset).close()
+        for number in range(9):
+            if number:
+                with WOHIndex.open(folder / "i") as index:
+                    jobs(index, [number])
+            found[start, number] = shutil.copytree(folder / "i", folder / str(number))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("start", "target"),
+    [
+        *(("semantic", target) for target in (0, 2, 3, 6, *full_length_only(1, 4, 5, 7))),
+        *(("random", target) for target in (1, 4, 5, 7, *full_length_only(0, 2, 3, 6))),
+    ],
+)
+def test_after_a_rollback_everything_is_as_if_later_rounds_had_never_been(lives, tmp_path, target, start):
+    a = WOHIndex.open(shutil.copytree(lives[start, 8], tmp_path / "a"))
+    b = WOHIndex.open(shutil.copytree(lives[start, target], tmp_path / "b"))
     with a, b:
-        jobs(a, range(1, 9))
         reader = WOHIndex.open(a.path)
         before = reader.search(XQ, 50)
         a.rollback(target)
-        jobs(b, range(1, target + 1))
         for later in ([], range(target + 1, 9)):
             jobs(a, later)
             jobs(b, later)

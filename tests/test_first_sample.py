@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from conftest import SMALL, save_chunk, tagged
+from conftest import SMALL, full_length_only, save_chunk, tagged
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -122,8 +122,9 @@ def _small_first_round(monkeypatch):
     monkeypatch.setattr("woh_faiss.index.index.FIRST_ROUND", 15)
 
 
-@pytest.mark.parametrize("done", [1, 2, 5])
-@pytest.mark.parametrize("seed", [0, 4])
+@pytest.mark.parametrize(
+    ("done", "seed"), [(1, 0), (2, 4), (5, 0), *full_length_only((1, 4), (2, 0), (5, 4))]
+)
 def test_what_was_interrupted_continues_to_the_same_bytes(tmp_path, files, done, seed):
     build(tmp_path / "whole.woh", files, seed=seed).close()
     with build(tmp_path / "i.woh", files, seed=seed, max_chunks=done) as index:

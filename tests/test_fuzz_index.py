@@ -8,13 +8,19 @@ from contextlib import closing, suppress
 
 import numpy as np
 import pytest
+from conftest import drawn
 from fuzzing import make_index
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from resealed import reseal
-from test_fuzz import changes, damaged, examples
+from test_fuzz import changes, damaged
 
 from woh_faiss.store import Model
+
+
+def examples(n):
+    """An index is asked, and changed, in 18 ways."""
+    return settings(max_examples=drawn(n), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
