@@ -805,7 +805,7 @@ def test_a_column_that_cannot_be_what_its_name_says_is_told(tmp_path, name, valu
         ["benchmark", "-o", "report", "--methods", "itq", "--seeds", "1", "--queries", "15"],
     ],
 )
-@pytest.mark.usefixtures("few_anchors")
+@pytest.mark.usefixtures("few_anchors", "few_figures")
 def test_measures_say_how_tags_are_split_and_take_the_separator(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     X, tags = tagged(0, n=60)

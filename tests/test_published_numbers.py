@@ -197,7 +197,7 @@ def set_file(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.usefixtures("few_anchors")
+@pytest.mark.usefixtures("few_anchors", "few_figures")
 def test_the_experiment_ends_with_the_papers_numbers_without_a_file(set_file):
     flags = ["--methods", "sh,osh,woh-paper,woh", "--bits", 16, "--seeds", 1, "--chunks", 6, "-o", "rep"]
     done = run("benchmark", "--paper", "--dataset", "mirflickr", "set.npz", "--queries", 60, *flags)
@@ -231,7 +231,7 @@ def test_the_experiment_ends_with_the_papers_numbers_without_a_file(set_file):
     assert missing.stderr == "Error: cannot read nothing.csv: No such file or directory\n"
 
 
-@pytest.mark.usefixtures("few_anchors")
+@pytest.mark.usefixtures("few_anchors", "few_figures")
 def test_nus_wide_learns_from_a_part_and_ranks_the_whole_rest(set_file):
     flags = ["--bits", 8, "--seeds", 1, "--queries", 60, "-o", "rep"]
     run(
