@@ -2,7 +2,10 @@
 
 import gc
 import os
+import runpy
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -103,6 +106,24 @@ def few_anchors(monkeypatch):
     for name in ("build", "import"):
         (option,) = (it for it in main.get_command(None, name).params if it.name == "anchors")
         monkeypatch.setattr(option, "default", 200)
+
+
+@pytest.fixture
+def example(request, tmp_path, monkeypatch, capsys):
+    """What a script of examples/ prints; where time is short in this process, with few anchors."""
+
+    def run(name):
+        script = Path(__file__).parents[1] / "examples" / name
+        if LENGTH >= 1:
+            done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+        request.getfixturevalue("few_anchors")
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    return run
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def test_what_is_not_as_in_the_paper_is_said(tmp_path):
     assert "Word vectors come from the tags" in here
     (tmp_path / "v.txt").write_text(f"sea {' '.join(['0.5'] * 300)}\n")
     vectors = WordVectors.open(tmp_path / "v.txt")
-    alike = of_paper("nus-wide", Chunk.of(np.ones((194_541, 4096), np.float16)), vectors).caveats
+    as_many = replace(items(), features=np.broadcast_to(np.float16(1), (194_541, 4096)))
+    alike = of_paper("nus-wide", as_many, vectors).caveats
     assert len(alike) == 1
     assert "4,096 numbers, as the paper's; whether they are VGG-F's is not known" in alike[0]
     (tmp_path / "w.txt").write_text("sea 0.5 0.5\n")
