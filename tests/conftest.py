@@ -28,6 +28,7 @@ from woh_faiss import WOHConfig, WOHIndex, budget
 from woh_faiss.learner import blocks as rows_module
 from woh_faiss.learner.blocks import Rows, block_slices
 from woh_faiss.learner.training_round import Items, learn_round
+from woh_faiss.tags import vocabulary
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -95,6 +96,26 @@ def unlimited(monkeypatch):
     """What a command that runs in this process says of memory ends with the test."""
     monkeypatch.setattr(budget, "_limit", budget.DEFAULT)
     monkeypatch.setattr(budget, "_kernel", False)
+
+
+def learned_once_each(trained=vocabulary.trained, known={}):  # noqa: B006 - of all tests
+    """`vocabulary.trained`, which starts a hundred threads, once for the same items."""
+
+    def remembered(Y, columns, tags, **given):
+        items = Y.shape, Y.indptr.tobytes(), Y.indices.tobytes(), *columns, "", *tags, *given.items()
+        if items not in known:
+            known[items] = trained(Y, columns, tags, **given)
+        E, own = known[items]
+        return E.copy(), own
+
+    return remembered
+
+
+@pytest.fixture(autouse=True)
+def tag_vectors(request, monkeypatch):
+    """Where time is short, tags' vectors are learned once from the same items, but where that is tested."""
+    if LENGTH < 1 and request.module.__name__ not in ("test_vocabulary", "test_learner"):
+        monkeypatch.setattr(vocabulary, "trained", learned_once_each())
 
 
 @pytest.fixture
