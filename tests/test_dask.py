@@ -215,12 +215,13 @@ def test_both_halves_are_the_same_before_and_after_the_instance_bits_are_final(
     client, monkeypatch, tmp_path, more, first_there
 ):
     """Files and early features, too. Blocks of 16 rows cut every round, partitions cut blocks."""
+    config = {**SMALL, **more} if LENGTH >= 1 else {**SMALL, "iterations": 1, **more}
     monkeypatch.setattr(blocks, "BLOCK", 16)
     for module in (instance, instance_half, index_writer):
         monkeypatch.setattr(module, "ENOUGH", ENOUGH_HERE)
     with (
-        WOHIndex.create(tmp_path / "here", **{**SMALL, **more}) as here,
-        WOHIndex.create(tmp_path / "there", **{**SMALL, **more}) as there,
+        WOHIndex.create(tmp_path / "here", **config) as here,
+        WOHIndex.create(tmp_path / "there", **config) as there,
     ):
         end = 0
         for number, n in enumerate(ROUNDS):
