@@ -2,7 +2,10 @@
 
 import gc
 import os
+import runpy
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from woh_faiss import WOHConfig, WOHIndex, budget
 from woh_faiss.learner import blocks as rows_module
 from woh_faiss.learner.blocks import Rows, block_slices
 from woh_faiss.learner.training_round import Items, learn_round
+from woh_faiss.tags import vocabulary
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -99,6 +103,26 @@ def unlimited(monkeypatch):
     monkeypatch.setattr(budget, "_kernel", False)
 
 
+def learned_once_each(trained=vocabulary.trained, known={}):  # noqa: B006 - of all tests
+    """`vocabulary.trained`, which starts a hundred threads, once for the same items."""
+
+    def remembered(Y, columns, tags, **given):
+        items = Y.shape, Y.indptr.tobytes(), Y.indices.tobytes(), *columns, "", *tags, *given.items()
+        if items not in known:
+            known[items] = trained(Y, columns, tags, **given)
+        E, own = known[items]
+        return E.copy(), own
+
+    return remembered
+
+
+@pytest.fixture(autouse=True)
+def tag_vectors(request, monkeypatch):
+    """Where time is short, tags' vectors are learned once from the same items, but where that is tested."""
+    if LENGTH < 1 and request.module.__name__ not in ("test_vocabulary", "test_learner"):
+        monkeypatch.setattr(vocabulary, "trained", learned_once_each())
+
+
 @pytest.fixture
 def few_anchors(monkeypatch):
     """Where nobody says how many anchors, 200: a first round is cubic in them, and slow with 1,000."""
@@ -108,6 +132,34 @@ def few_anchors(monkeypatch):
     for name in ("build", "import"):
         (option,) = (it for it in main.get_command(None, name).params if it.name == "anchors")
         monkeypatch.setattr(option, "default", 200)
+
+
+@pytest.fixture
+def example(request, tmp_path, monkeypatch, capsys):
+    """What a script of examples/ prints; where time is short in this process, with few anchors."""
+
+    def run(name):
+        script = Path(__file__).parents[1] / "examples" / name
+        if LENGTH >= 1:
+            done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+        request.getfixturevalue("few_anchors")
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+@pytest.fixture
+def few_figures(monkeypatch):
+    """Where time is short, one figure of a benchmark's report: each takes a fifth of a second."""
+    from woh_faiss.evaluation.benchmark import report
+
+    every = report.figures
+    if LENGTH < 1:
+        monkeypatch.setattr(report, "figures", lambda records: dict([*every(records).items()][:1]))
 
 
 def golden(name):

@@ -40,7 +40,7 @@ def test_a_folder_in_memory_is_refused():
 def test_what_is_broken_on_purpose_is_found(tmp_path, broken, only, found):
     checkout = tmp_path / "checkout"
     for name in ("woh_faiss", "cli"):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, checkout / name)
     with (checkout / "woh_faiss" / "__init__.py").open("a") as file:
         file.write(f"\nfrom woh_faiss import WOHIndex\n\n{broken}\n")
     work = ROOT / ".attack" / f"test-{os.getpid()}"

@@ -10,6 +10,7 @@ import pytest
 from scipy.io import savemat
 from scipy.sparse import csr_array
 from test_cli import run
+from test_mat import save73
 
 from woh_faiss import Chunk, WOHConfig
 from woh_faiss.errors import InputError
@@ -185,13 +186,14 @@ def test_a_table_is_bold_where_it_is_best():
 @pytest.mark.slow
 def test_the_command_measures_what_is_missing_and_reports_all(files, monkeypatch):
     monkeypatch.chdir(files)
-    flags = ["--bits", "8,16", "--seeds", 2, "--chunks", 3, "--queries", 30, "--min-count", 1, "-o", "rep"]
-    first = run("benchmark", "all.npz", "--methods", "woh,osh,float-l2", *flags)
-    assert first.stderr.count("measured") == 2 * (2 + 2 + 1)
-    assert "0 of 10 cells were there" in first.stderr
-    more = run("benchmark", "all.npz", "--methods", "woh,osh,sh,float-l2", *flags, "--vary", "alpha=3,300")
-    assert more.stderr.count("measured") == 4 + 8
-    assert "10 of 22 cells were there" in more.stderr
+    flags = ["--seeds", 2, "--chunks", 3, "--queries", 30, "--min-count", 1, "-o", "rep"]
+    first = run("benchmark", "all.npz", "--methods", "woh,osh,float-l2", *flags, "--bits", 16)
+    assert first.stderr.count("measured") == 2 * (1 + 1 + 1)
+    assert "0 of 6 cells were there" in first.stderr
+    flags += ["--bits", "8,16", "--vary", "alpha=3,300"]
+    more = run("benchmark", "all.npz", "--methods", "woh,osh,sh,float-l2", *flags)
+    assert more.stderr.count("measured") == 2 * (1 + 1 + 2) + 8
+    assert "6 of 22 cells were there" in more.stderr
     page = (files / "rep" / "report.html").read_text()
     assert (
         page.count("<svg")
@@ -261,6 +263,7 @@ def test_the_objective_falls_with_the_iterations(chunk):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_figures")
 def test_other_sets_are_measured_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--methods", "woh,lsh", "--bits", 8, "--seeds", 1, "--chunks", 2, "--queries", 40, "-o", "rep"]
@@ -380,13 +383,15 @@ def test_the_papers_experiment_on_a_files_own_split(tmp_path, monkeypatch):
     page = (tmp_path / "rep" / "report.html").read_text()
     assert "MAP beside table1.csv" in page
     assert (tmp_path / "rep" / "ablation.svg").is_file()
-    refused = run("benchmark", "--dataset", "mat", "set.mat", "--learn-from", 50, "-o", "other", code=2)
+    save73(tmp_path / "small.mat", {"XTrain": X[40:], "YTrain": Y[40:], "XTest": X[:40], "LTest": L[:40]})
+    refused = run("benchmark", "--dataset", "mat", "small.mat", "--learn-from", 50, "-o", "other", code=2)
     assert "--learn-from does not go with a set that brings its own split" in refused.stderr
     assert not (tmp_path / "other").exists()
     assert not (tmp_path / "rep" / "sensitivity-beta.svg").exists()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_figures")
 def test_the_papers_experiment_prepares_other_sets(tmp_path, monkeypatch):
     """Tags under 50 uses go, then items without any; its methods and lengths, unless others are named."""
     monkeypatch.chdir(tmp_path)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,14 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.io
-from conftest import SMALL, WORDS, tagged
+from conftest import LENGTH, SMALL, WORDS, tagged
 
 from woh_faiss import WOHIndex, WordVectors, budget
 from woh_faiss.errors import InputError, MemoryBudgetError
 
 MB = 1 << 20
-#: The budget of hostile files; what a command may take besides: its libraries, and what the system allows.
-BUDGET, BESIDES = 64 * MB, 640 * MB
+#: The budget of hostile files; what a command may take besides: its libraries; and, where only the system
+#: knows how much is made of a file, what it allows for libraries that are loaded meanwhile.
+BUDGET, BESIDES, BY_SYSTEM = 64 * MB, 160 * MB, 640 * MB
 N = 60
 X = tagged(0, n=N)[0].astype(np.float32)
 TAGS = [[WORDS[i % 6], WORDS[i % 2]] for i in range(N)]
@@ -65,13 +67,15 @@ def save_compressed(path, **arrays):
 
 def texts(size):
     """A column of text whose first is `size` bytes long, without a conversion of it, which takes seconds."""
-    data = (b"ab " * (size // 3 + 1))[:size] + "".join(LINES[1:]).encode()
+    rest = "".join(LINES[1:]).encode()
+    data = np.resize(np.frombuffer(b"ab " * MB, np.uint8), size + len(rest))  # one allocation: more take long
+    data[size:] = np.frombuffer(rest, np.uint8)
     ends = np.cumsum([0, size, *map(len, LINES[1:])]).astype(np.int32)
     return pa.StringArray.from_buffers(N, pa.py_buffer(ends), pa.py_buffer(data))
 
 
 def npz_features(folder):
-    features = sparse_zeros((400, 256 * 1024), np.float32)
+    features = sparse_zeros((400, 160 * 1024), np.float32)
     save_compressed(folder / "a.npz", features=features, tags=["a b"] * 400)
     return ["build", "a.npz"]
 
@@ -111,16 +115,16 @@ def parquet_text(folder):
 
 
 def parquet_lists(folder):
-    """A row of twenty million tags, all of them one."""
-    flat = pa.DictionaryArray.from_arrays(pa.array(np.zeros(20_000_000, np.int8)), ["sea"])
-    lists = pa.ListArray.from_arrays(np.r_[0, np.full(N, 20_000_000)].astype(np.int32), flat.cast("string"))
+    """A row of twelve million tags, all of them one."""
+    flat = pa.DictionaryArray.from_arrays(pa.array(np.zeros(12_000_000, np.int8)), ["sea"])
+    lists = pa.ListArray.from_arrays(np.r_[0, np.full(N, 12_000_000)].astype(np.int32), flat.cast("string"))
     pq.write_table(pa.table({"embedding": list(X), "tags": lists}), folder / "a.parquet", compression="zstd")
     return ["build", "a.parquet"]
 
 
 def parquet_page(folder):
-    """One value of 750 MB in a page of 75 kB: more than the system lets a command have."""
-    table = pa.table({"embedding": list(X), "tags": texts(750 * MB)})
+    """One value of 650 MB in a page of 65 kB: more than the system lets a command have."""
+    table = pa.table({"embedding": list(X), "tags": texts(650 * MB)})
     pq.write_table(
         table, folder / "a.parquet", compression="zstd", use_dictionary=False, write_statistics=False
     )
@@ -137,7 +141,7 @@ def parquet_keys(folder):
 
 
 def arrow_compressed(folder):
-    table = pa.table({"embedding": list(X), "tags": texts(750 * MB)})
+    table = pa.table({"embedding": list(X), "tags": texts(650 * MB)})
     with pa.OSFile(str(folder / "a.arrow"), "wb") as file:
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_file(file, table.schema, options=options) as writer:
@@ -165,9 +169,9 @@ def embeddings(folder):
 
 def hdf5_chunk(folder):
     with h5py.File(folder / "a.h5", "w") as file:
-        data = sparse_zeros((N, 2_000_000), np.float32)
+        data = sparse_zeros((N, 1_000_000), np.float32)
         file.create_dataset(
-            "features", data=data, chunks=(N, 2_000_000), compression="gzip", compression_opts=1
+            "features", data=data, chunks=(N, 1_000_000), compression="gzip", compression_opts=1
         )
         file["tags"] = LINES
     return ["build", "a.h5"]
@@ -192,9 +196,9 @@ def mat5(folder):
 
 def words_gz(folder):
     """Few letters a number: float32 and gensim make twenty times as much of them."""
-    row = " ".join(map(str, np.random.default_rng(0).integers(10, size=5000)))
+    row = " ".join(map(str, np.random.default_rng(0).integers(10, size=4200)))
     text = "".join(
-        f"w{i} {row[2 * (i % 64) :]} {row[: 2 * (i % 64)]}".rstrip() + "\n" for i in range(5000)
+        f"w{i} {row[2 * (i % 64) :]} {row[: 2 * (i % 64)]}".rstrip() + "\n" for i in range(4200)
     ).encode()
     (folder / "w.gz").write_bytes(gzip.compress(text, 1))
     small(folder)
@@ -203,7 +207,7 @@ def words_gz(folder):
 
 def words_saved(folder):
     arrays = {"words": np.frombuffer(b"ab", np.uint8), "offsets": np.array([0, 1, 2])}
-    save_compressed(folder / "w.npz", **arrays, vectors=sparse_zeros((2, 50_000_000), np.float32))
+    save_compressed(folder / "w.npz", **arrays, vectors=sparse_zeros((2, 30_000_000), np.float32))
     small(folder)
     return ["build", "small.npz", "--word-vectors", "w.npz"]
 
@@ -256,6 +260,8 @@ HOSTILE = {
     "a line of words": side("t.txt", ("a b ", 8_000_000), ("\n", 1), ("a b\n", N - 1)),
     "a list of ids": allowed,
 }
+#: What is made of these before anybody can count it.
+LARGE = [HOSTILE["Parquet, a list of one word"], HOSTILE["JSON of brackets"]]
 
 
 @pytest.mark.slow
@@ -270,7 +276,7 @@ def test_a_hostile_file_is_refused_within_the_budget(tmp_path, make):
     assert said.count("Error") == 1
     assert "more than the 64 MiB of memory that input may take" in said
     assert "--max-memory" in said
-    assert peak < BUDGET + BESIDES, peak / MB
+    assert peak < BUDGET + (BY_SYSTEM if make in LARGE else BESIDES), peak / MB
     assert not (tmp_path / "new.woh").exists()
 
 
@@ -302,22 +308,28 @@ def test_honest_files_within_the_budget_are_taken(tmp_path):
     (tmp_path / "words.txt").write_text("".join(f"{word} {i} 1\n" for i, word in enumerate(WORDS)))
     WordVectors.open(tmp_path / "words.txt").save(tmp_path / "words.npz")
     more = ["--max-memory", BUDGET, "--anchors", 50, "--bits", 16, "--word-vectors", "words.npz"]
+    with WOHIndex.create(tmp_path / "learned.woh", **SMALL) as index:
+        index.update(np.random.default_rng(1).normal(size=(N, 256)), TAGS)
     for number, name in enumerate(honest(tmp_path)):
-        args = ["build", name, "--index", f"{number}.woh", *more]
+        if number == 0 or LENGTH >= 1:
+            args = ["build", name, "--index", f"{number}.woh", *more]
+        else:  # where time is short nothing is learned from the other formats
+            shutil.copytree(tmp_path / "learned.woh", tmp_path / f"{number}.woh")
+            args = ["add", name, "--index", f"{number}.woh", "--max-memory", BUDGET]
         code, said, _ = run(tmp_path, *args)
         assert code == 0, (name, said)
+        with WOHIndex.open(tmp_path / f"{number}.woh") as index:
+            assert index.ntotal >= 6000
 
 
 @pytest.mark.slow
 def test_what_is_mapped_does_not_count(tmp_path):
     (tmp_path / "chunk").mkdir()
-    features = np.lib.format.open_memmap(
-        tmp_path / "chunk" / "features.npy", "w+", np.float32, (1500, 24_000)
-    )
+    features = np.lib.format.open_memmap(tmp_path / "chunk" / "features.npy", "w+", np.float32, (800, 24_000))
     features[:] = np.random.default_rng(0).normal(size=(1, 24_000))
-    features[:, :6] += np.eye(6)[np.arange(1500) % 6]
-    del features  # 144 MB
-    np.save(tmp_path / "chunk" / "tags.npy", np.array([WORDS[i % 6] for i in range(1500)]))
+    features[:, :6] += np.eye(6)[np.arange(800) % 6]
+    del features  # 77 MB
+    np.save(tmp_path / "chunk" / "tags.npy", np.array([WORDS[i % 6] for i in range(800)]))
     more = ["--anchors", 20, "--bits", 8, "--instance-bits", 0]
     code, said, _ = run(tmp_path, "build", "chunk", "--index", "i.woh", "--max-memory", BUDGET, *more)
     assert code == 0, said

@@ -11,6 +11,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import SMALL, WORDS, tagged
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from resealed import reseal
 from woh_faiss import WOHIndex
 from woh_faiss.display import UNSAFE, display_json, display_path, display_text
 from woh_faiss.errors import WOHError
+from woh_faiss_cli.main import main
 
 #: What a terminal obeys, what turns text around, what ends a line: of each kind one at least.
 ATTACKS = [
@@ -159,8 +161,10 @@ def test_on_a_terminal_names_are_text(hostile, asked):
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_in_a_pipe_names_are_text(hostile, asked):
-    done = subprocess.run(command(hostile, *asked), cwd=hostile, capture_output=True, text=True, check=False)
+def test_in_a_pipe_names_are_text(hostile, monkeypatch, asked):
+    monkeypatch.chdir(hostile)
+    done = CliRunner().invoke(main, [*asked, "--index", PLACE])
+    assert isinstance(done.exception, SystemExit | None), done.exception
     for stream in (done.stdout.replace("\t", ""), done.stderr):
         harmless(stream)
         assert not any(line.startswith("index.woh is sound") for line in stream.splitlines())
@@ -169,9 +173,10 @@ def test_in_a_pipe_names_are_text(hostile, asked):
         assert {line.count("\t") for line in done.stdout.splitlines()} == {5 + 4 * ("--explain" in asked)}
 
 
-def test_json_has_every_name_and_no_control(hostile):
-    asked = command(hostile, "query", "q.npz", "-k", "28", "--json")
-    done = subprocess.run(asked, cwd=hostile, capture_output=True, text=True, check=True)
+def test_json_has_every_name_and_no_control(hostile, monkeypatch):
+    monkeypatch.chdir(hostile)
+    done = CliRunner().invoke(main, ["query", "q.npz", "-k", "28", "--json", "--index", PLACE])
+    assert done.exit_code == 0, done.output
     assert not UNSAFE.search(done.stdout.replace("\n", ""))
     keys = {json.loads(line)["key"] for line in done.stdout.splitlines()}
     assert {f"{i}{attack}" for i, attack in enumerate(ATTACKS)} <= keys

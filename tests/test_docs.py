@@ -200,7 +200,7 @@ class Answers:
     """
 
     def __init__(self, arguments):
-        many = invoke([*arguments, "-k", "300"])  # the last -k counts
+        many = invoke([*arguments, "-k", "100"])  # the last -k counts
         header, *lines = (line.split("\t") for line in many.stdout.splitlines())
         self.header, self.query = header[1:], None
         self.found = {(line[0], line[2], line[3]): (float(line[4]), line[5]) for line in lines}

@@ -414,7 +414,9 @@ def test_texts_are_written_the_same_way(tmp_path):
 
 # ---- processes ---------------------------------------------------------------------------------------------
 
+#: While there is no file `fast`.
 SLOW = """
+import os
 import time
 import numpy as np
 
@@ -422,26 +424,34 @@ class Slow:
     dimension, fingerprint = 3, "slow"
 
     def embed_images(self, images):
-        time.sleep(0.05)
+        pause = 0 if os.path.exists("fast") else 0.1
+        time.sleep(pause)
         return np.array([np.asarray(image).mean((0, 1)) for image in images])
 """
 
 
+def embed_slowly(made, *more):
+    arguments = [made / "photos", "--encoder", "slow_encoder:Slow", "--chunk-size", 2, *more]
+    return [sys.executable, "-m", "woh_faiss_cli", "embed", *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def whole(made, tmp_path_factory):
+    """What one process writes that nobody kills."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "slow_encoder.py").write_text(SLOW)
+    (folder / "fast").touch()
+    command = embed_slowly(made, "--tags-from", "folders", "--workers", 1, "-o", "emb")
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return folder / "emb"
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_process_is_continued_and_leaves_no_worker(made, tmp_path, workers):
+def test_a_killed_process_is_continued_and_leaves_no_worker(made, tmp_path, whole, workers):
     (tmp_path / "slow_encoder.py").write_text(SLOW)
-    arguments = [
-        str(made / "photos"),
-        "--encoder",
-        "slow_encoder:Slow",
-        "--chunk-size",
-        "2",
-        "--tags-from",
-        "folders",
-    ]
-    command = [sys.executable, "-m", "woh_faiss_cli", "embed", *arguments, "--workers", str(workers), "-o"]
+    command = embed_slowly(made, "--tags-from", "folders", "--workers", workers, "-o", "emb")
     out = tmp_path / "emb"
-    with subprocess.Popen([*command, "emb"], cwd=tmp_path, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         while len([*out.glob("*.parquet")] if out.exists() else []) < 3 and process.poll() is None:
             time.sleep(0.01)
         children = [
@@ -456,19 +466,18 @@ def test_a_killed_process_is_continued_and_leaves_no_worker(made, tmp_path, work
         time.sleep(0.02)
     assert not any(_runs(pid) for pid in children)
     assert 3 <= len([*out.glob("*.parquet")]) < 18
-    done = subprocess.run([*command, "emb"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    (tmp_path / "fast").touch()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "files of features that were there already" in done.stderr
-    subprocess.run([*command[:-3], "-o", "whole"], cwd=tmp_path, capture_output=True, check=True)
     for leftover in out.glob(".woh-index-*.tmp"):  # of the file that was being written
         leftover.unlink()
-    assert contents(out) == contents(tmp_path / "whole")
+    assert contents(out) == contents(whole)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_says_that_it_can_go_on(made, tmp_path, stop):
     (tmp_path / "slow_encoder.py").write_text(SLOW)
-    command = [sys.executable, "-m", "woh_faiss_cli", "embed", str(made / "photos"), "--workers", "2"]
-    command += ["--encoder", "slow_encoder:Slow", "--chunk-size", "2", "-o", "emb"]
+    command = embed_slowly(made, "--workers", 2, "-o", "emb")
     with subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -494,7 +503,7 @@ def _runs(pid):
 def test_a_worker_that_dies_is_one_line(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dying_encoder.py").write_text(
-        SLOW.replace("time.sleep(0.05)", "import os; os._exit(9) if len(images) == 3 else None")
+        SLOW.replace("time.sleep(pause)", "os._exit(9) if len(images) == 3 else None")
     )
     dying = open_encoder("dying_encoder:Slow")
     with pytest.raises(InputError, match="a worker died, perhaps for want of memory"):

@@ -9,7 +9,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import SMALL, WORDS, length, tagged
+from conftest import LENGTH, SMALL, WORDS, length, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -469,6 +469,8 @@ def test_mat_files(tmp_path, version):
     write(path, I_tr=X, T_tr=marks, I_te=X[:2], T_te=marks[:2])
     with pytest.raises(InputError, match=r"has the parts train, test; say which .*--features-column I_tr"):
         read(path)
+    if version == "5" and LENGTH < 1:
+        return  # a variable takes a process, and which are read is the same for both versions
     (test,) = read(path, columns=Columns(features="I_te"))
     assert plain(test)[2] == [["tag0"], ["tag1"]]
     write(path, features=X, tags=marks, ids=np.arange(6.0)[:, None] + 3)
@@ -805,7 +807,7 @@ def test_a_column_that_cannot_be_what_its_name_says_is_told(tmp_path, name, valu
         ["benchmark", "-o", "report", "--methods", "itq", "--seeds", "1", "--queries", "15"],
     ],
 )
-@pytest.mark.usefixtures("few_anchors")
+@pytest.mark.usefixtures("few_anchors", "few_figures")
 def test_measures_say_how_tags_are_split_and_take_the_separator(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     X, tags = tagged(0, n=60)

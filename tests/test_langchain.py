@@ -1,9 +1,6 @@
 """The LangChain store: LangChain's own suite, unmodified, and what it does not ask."""
 
 import inspect
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from toy_embeddings import embed, shown, texts
@@ -217,11 +214,6 @@ def test_the_documentation_s_lines_run(tmp_path, monkeypatch):
     names["store"].close()
 
 
-def test_the_example_runs(tmp_path):
-    example = Path(__file__).parents[1] / "examples" / "langchain_store.py"
-    done = subprocess.run(
-        [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "600 documents, 64 bits each" in done.stdout
+def test_the_example_runs(example, tmp_path):
+    assert "600 documents, 64 bits each" in example("langchain_store.py")
     assert list(tmp_path.iterdir()) == []

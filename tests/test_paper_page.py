@@ -1,5 +1,6 @@
 """docs/paper.md: its commands, on the original distributions in small, and the features that they read."""
 
+import functools
 import json
 import re
 import shlex
@@ -14,12 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import toy_models
+from click.testing import CliRunner
+from conftest import LENGTH
 from numpy.testing import assert_array_equal
 
 from woh_faiss.encoders import open_encoder
 from woh_faiss.errors import InputError
 from woh_faiss.evaluation.datasets import NusWide, mirflickr
 from woh_faiss.inputs.chunk import concatenate
+from woh_faiss_cli.main import main
 
 PAGE = (Path(__file__).parents[1] / "docs" / "paper.md").read_text()
 BIN = Path(sys.executable).parent
@@ -37,6 +41,25 @@ def done(folder, line):
     result = subprocess.run(["bash", "-ec", line], cwd=folder, env=env, capture_output=True, text=True)
     assert result.returncode == 0, (line, result.stderr)
     return result
+
+
+@pytest.fixture
+def command(request, monkeypatch):
+    """As `done`; where time is short in this process, with few anchors and figures, and without a shell."""
+
+    def run(folder, line):
+        program, *arguments = shlex.split(line)
+        assert program == "woh-index"
+        monkeypatch.chdir(folder)
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0, (line, result.output)
+        return result
+
+    if LENGTH >= 1:
+        return done
+    request.getfixturevalue("few_anchors")
+    request.getfixturevalue("few_figures")
+    return run
 
 
 def usual(tags, least=50):
@@ -73,9 +96,9 @@ def flickr(tmp_path_factory):
     return folder, made, lines[2]
 
 
-def test_mirflickr_from_its_archives_to_the_table(flickr):
+def test_mirflickr_from_its_archives_to_the_table(flickr, command):
     folder, made, line = flickr
-    said = done(folder, f"{line} --queries 80 --bits 8 --seeds 1 --methods osh,woh-paper,woh")
+    said = command(folder, f"{line} --queries 80 --bits 8 --seeds 1 --methods osh,woh-paper,woh")
     kept = [set(tags) & usual(made.tags) for tags in made.tags]
     n = sum(map(bool, kept))
     assert 350 < n < 420
@@ -98,12 +121,12 @@ def test_each_image_of_mirflickr_has_its_own_features(flickr):
     assert_array_equal(chunk.labels, made.labels)
 
 
-def test_images_without_features_are_left_out_only_with_a_note(flickr, tmp_path):
+def test_images_without_features_are_left_out_only_with_a_note(flickr, tmp_path, command):
     folder, made, _ = flickr
     for i in (1, 3, 8, 12):
         (tmp_path / f"im{i}.jpg").write_bytes(made.pictures[i - 1])
     (tmp_path / "other.jpg").write_bytes(made.pictures[0])
-    done(tmp_path, f"woh-index embed . --encoder onnx:{folder / 'vggf.onnx'} -o few")
+    command(tmp_path, f"woh-index embed . --encoder onnx:{folder / 'vggf.onnx'} -o few")
     with pytest.raises(InputError, match=r"few lacks features of 416 of 420 images, the first 'im2\.jpg'"):
         mirflickr(folder / "mirflickr", tmp_path / "few")
     notes = []
@@ -117,27 +140,38 @@ def test_images_without_features_are_left_out_only_with_a_note(flickr, tmp_path)
     ]
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "im3.jpg").write_bytes(made.pictures[5])
-    done(tmp_path, f"woh-index embed . --encoder onnx:{folder / 'vggf.onnx'} -o twice")
+    command(tmp_path, f"woh-index embed . --encoder onnx:{folder / 'vggf.onnx'} -o twice")
     with pytest.raises(InputError, match=r"twice has 'im3\.jpg' twice; encode the set's pictures once"):
         mirflickr(folder / "mirflickr", tmp_path / "twice", note=notes.append)
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "x.jpg").write_bytes(made.pictures[5])
-    done(tmp_path, f"woh-index embed none --encoder onnx:{folder / 'vggf.onnx'} -o nothing")
+    command(tmp_path, f"woh-index embed none --encoder onnx:{folder / 'vggf.onnx'} -o nothing")
     with pytest.raises(InputError, match="nothing has no picture of the set"):
         mirflickr(folder / "mirflickr", tmp_path / "nothing", note=notes.append)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["in folders", "flat"])
-def nus(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("nus")
-    made = miniatures.NusWide(folder, 440, flat=request.param)
-    toy_models.convolution(folder / "vggf.onnx")
-    miniatures.vectors(folder / "vectors.txt")
-    lines = commands("NUS-WIDE")
-    assert len(lines) == 3
-    for line in lines[:2]:
-        done(folder, line)
-    return folder, made, lines[2]
+@pytest.fixture(scope="module")
+def nus_wide(tmp_path_factory):
+    """As `flickr`, of NUS-WIDE, once of each kind."""
+
+    @functools.cache
+    def make(flat):
+        folder = tmp_path_factory.mktemp("nus")
+        made = miniatures.NusWide(folder, 440, flat=flat)
+        toy_models.convolution(folder / "vggf.onnx")
+        miniatures.vectors(folder / "vectors.txt")
+        lines = commands("NUS-WIDE")
+        assert len(lines) == 3
+        for line in lines[:2]:
+            done(folder, line)
+        return folder, made, lines[2]
+
+    return make
+
+
+@pytest.fixture(params=[False, True], ids=["in folders", "flat"])
+def nus(request, nus_wide):
+    return nus_wide(request.param)
 
 
 def expected(made):
@@ -153,10 +187,10 @@ def expected(made):
 
 
 @pytest.mark.parametrize("nus", [True], indirect=True, ids=["flat"])
-def test_nus_wide_from_its_archives_to_the_table(nus):
+def test_nus_wide_from_its_archives_to_the_table(nus, command):
     folder, made, line = nus
     flags = "--queries 80 --learn-from 200 --chunks 4 --bits 8 --seeds 1 --methods osh,cosdish,woh-paper"
-    said = done(folder, f"{line} {flags}")
+    said = command(folder, f"{line} {flags}")
     n = len(expected(made))
     records = lines_of(folder / "nus-wide-report")
     assert {(it["queries"], it["database"], len(it["rounds"])) for it in records} == {(80, n - 80, 4)}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def test_what_is_not_as_in_the_paper_is_said(tmp_path):
     assert "Word vectors come from the tags" in here
     (tmp_path / "v.txt").write_text(f"sea {' '.join(['0.5'] * 300)}\n")
     vectors = WordVectors.open(tmp_path / "v.txt")
-    alike = of_paper("nus-wide", Chunk.of(np.ones((194_541, 4096), np.float16)), vectors).caveats
+    as_many = replace(items(), features=np.broadcast_to(np.float16(1), (194_541, 4096)))
+    alike = of_paper("nus-wide", as_many, vectors).caveats
     assert len(alike) == 1
     assert "4,096 numbers, as the paper's; whether they are VGG-F's is not known" in alike[0]
     (tmp_path / "w.txt").write_text("sea 0.5 0.5\n")
@@ -197,7 +199,7 @@ def set_file(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.usefixtures("few_anchors")
+@pytest.mark.usefixtures("few_anchors", "few_figures")
 def test_the_experiment_ends_with_the_papers_numbers_without_a_file(set_file):
     flags = ["--methods", "sh,osh,woh-paper,woh", "--bits", 16, "--seeds", 1, "--chunks", 6, "-o", "rep"]
     done = run("benchmark", "--paper", "--dataset", "mirflickr", "set.npz", "--queries", 60, *flags)
@@ -231,7 +233,7 @@ def test_the_experiment_ends_with_the_papers_numbers_without_a_file(set_file):
     assert missing.stderr == "Error: cannot read nothing.csv: No such file or directory\n"
 
 
-@pytest.mark.usefixtures("few_anchors")
+@pytest.mark.usefixtures("few_anchors", "few_figures")
 def test_nus_wide_learns_from_a_part_and_ranks_the_whole_rest(set_file):
     flags = ["--bits", 8, "--seeds", 1, "--queries", 60, "-o", "rep"]
     run(

@@ -17,7 +17,10 @@ UNSAFE = re.compile(
 
 def display_text(value: object) -> str:
     r"""The text of a value on one line: what is `UNSAFE` is written as in Python, \x1b, \u202e, \n."""
-    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(value))
+    text = str(value)
+    if text.isprintable():  # a third of the time; nothing UNSAFE is
+        return text
+    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def display_path(path: str | os.PathLike[str]) -> str:

@@ -106,7 +106,7 @@ class MilvusServer:
         self._server = server.Server(str(self.folder / "codes.db"), self.host)
         assert self._server.init()
         assert self._server.start()
-        self.run = pymilvus.MilvusClient(f"http://{self.host}")
+        self.run = pymilvus.MilvusClient(f"http://{self.host}", timeout=120)  # a busy machine
 
     def url(self, table):
         return f"milvus://{self.host}/{table}"
