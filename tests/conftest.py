@@ -4,6 +4,7 @@ import gc
 import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,8 @@ settings.load_profile("suite")
 
 def pytest_configure(config):
     """Temporary files lie in memory where there is room, but for those of tests marked `disk`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in the background; children would, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
