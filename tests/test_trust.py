@@ -10,7 +10,7 @@ from woh_faiss.learner import blocks
 from woh_faiss.learner.blocks import split_blocks
 from woh_faiss.learner.kernel import Kernel, unit_rows
 from woh_faiss.learner.semantic_start import main_directions
-from woh_faiss.learner.trust import trusts
+from woh_faiss.learner.trust import POWER, trusts
 
 
 def foretold(n, wrong, noise=1.0):
@@ -23,10 +23,14 @@ def foretold(n, wrong, noise=1.0):
     return Gv, Gt, np.isin(np.arange(n), swapped)
 
 
+def as_one(trust):
+    return np.concatenate(trust.gathered())
+
+
 @pytest.mark.parametrize("wrong", [0.1, 0.3, 0.6])
 def test_wrong_tags_are_told_from_right_ones(wrong):
     Gv, Gt, swapped = foretold(1000, wrong)
-    trust = np.concatenate(trusts(split_blocks(Gv), split_blocks(Gt)).gathered())
+    trust = as_one(trusts(split_blocks(Gv), split_blocks(Gt)))
     assert trust[swapped].mean() < 0.1
     assert trust[~swapped].mean() > 0.9
     assert (trust > 0).all()
@@ -51,8 +55,45 @@ def test_where_features_are_weak_all_tags_are_trusted(wrong):
 @pytest.mark.parametrize("noise", [1.0, 2.0])
 def test_the_share_of_wrong_tags_is_found_whatever_the_noise(noise):
     Gv, Gt, swapped = foretold(4000, 0.3, noise)
-    trust = np.concatenate(trusts(split_blocks(Gv), split_blocks(Gt)).gathered())
-    assert (trust < 0.5).mean() == pytest.approx(swapped.mean(), abs=0.08)
+    trust = as_one(trusts(split_blocks(Gv), split_blocks(Gt)))
+    assert (trust < 0.5**POWER).mean() == pytest.approx(swapped.mean(), abs=0.08)
+
+
+@pytest.mark.parametrize("wrong", [0.1, 0.3])
+def test_wrong_tags_are_told_where_two_directions_have_most_of_the_variance(wrong):
+    """There, tags of any two items are often alike."""
+    Gv, Gt, swapped = foretold(3000, wrong)
+    scale = np.append([8.0, 8.0], np.ones(30))
+    trust = as_one(trusts(split_blocks(Gv * scale), split_blocks(Gt * scale)))
+    assert trust[swapped].mean() < 0.1
+    assert trust[~swapped].mean() > 0.8
+
+
+def test_tags_of_items_whose_features_foretell_little_are_doubted_less():
+    """Their agreement is chance whatever the tags: it says no more than how many tags are wrong."""
+    Gv, Gt, swapped = foretold(3000, 0.2)
+    Gv[:900] = 0.1 * np.random.default_rng(1).standard_normal((900, 32))
+    trust = as_one(trusts(split_blocks(Gv), split_blocks(Gt)))
+    assert trust[:900].mean() == pytest.approx(0.8**POWER, abs=0.1)
+    assert trust[900:][swapped[900:]].mean() < 0.1
+    assert trust[900:][~swapped[900:]].mean() > 0.9
+
+
+@pytest.mark.parametrize("n", [8, 40, 300])
+def test_trust_is_a_number_whatever_the_tags(n):
+    """Of few items, of some without features or tags, of one direction alone."""
+    for zeros in ("none", "features", "tags", "all but one direction"):
+        Gv, Gt, _ = foretold(n, 0.5, 0.1)
+        if zeros == "features":
+            Gv[::2] = 0
+        if zeros == "tags":
+            Gt[::2] = 0
+        if zeros == "all but one direction":
+            Gt[:, 1:] = 0
+        trust = trusts(split_blocks(Gv), split_blocks(Gt))
+        if trust is not None:
+            assert np.isfinite(as_one(trust)).all()
+            assert (as_one(trust) > 0).all()
 
 
 def test_the_past_counts_an_item_as_far_as_it_is_trusted(monkeypatch):

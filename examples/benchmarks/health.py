@@ -4,8 +4,8 @@
 
 Prints, per code length: the share of bits of the anchors that each round turned; MAP with the codes as they
 were learned and with every code made anew by the last hash function; and how well wrong tags are found (area
-under the ROC curve, 0.5 is chance) when every twentieth item carries the tags of another: by the bits in
-which learned code and features differ (`tag_outlier_`), and by the residual of the l2,1 norm.
+under the ROC curve, 0.5 is chance) when every twentieth item carries the tags of another: by how far they are
+trusted (`trust_`), and by the residual of the l2,1 norm; how many there are, and how many are doubted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
         return mannwhitneyu(scores[wrong], scores[~wrong]).statistic / (wrong.sum() * (~wrong).sum())
 
     for bits in args.bits:
-        turned, kept, anew, by_outlier, by_residual = [], [], [], [], []
+        turned, kept, anew, by_trust, by_residual, doubted = [], [], [], [], [], []
         for seed in args.seeds:
             held_out, rest = split(chunk, args.queries, seed)
             parts, before, stored, turns = np.array_split(rest, args.chunks), None, [], []
@@ -71,13 +71,17 @@ def main() -> None:
             Y, _, _ = woh.vocabulary_.matrices(last.tags)
             y = meaning.side.y(Y, woh.vocabulary_.df, meaning.n).toarray()
             Bp = np.column_stack([codes.unpack(packed), np.ones(len(packed))])
-            by_outlier.append(area(woh.tag_outlier_, wrong[parts[-1]]))
-            by_residual.append(area(np.linalg.norm(y - Bp @ meaning.W, axis=1), wrong[parts[-1]]))
+            here = wrong[parts[-1]]
+            by_trust.append(area(-woh.trust_, here))
+            doubted.append((here.sum(), (woh.trust_ < 0.5).sum(), (woh.trust_[here] < 0.5).sum()))
+            by_residual.append(area(np.linalg.norm(y - Bp @ meaning.W, axis=1), here))
         print(f"{bits} bits, {len(args.seeds)} splits of {len(chunk):,} items, {args.chunks} chunks")
         print("  bits turned by rounds 2, 3, ...:", *(f"{share:.1%}" for share in np.mean(turned, axis=0)))
         print(f"  MAP with codes as learned {np.mean(kept):.3f}, made again {np.mean(anew):.3f}")
         print(
-            f"  wrong tags found by outliers {np.mean(by_outlier):.2f}, residual {np.mean(by_residual):.2f}"
+            f"  wrong tags found by trust {np.mean(by_trust):.2f}, residual {np.mean(by_residual):.2f};"
+            " wrong, doubted, both:",
+            *np.mean(doubted, axis=0),
         )
 
 

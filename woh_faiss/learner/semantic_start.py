@@ -39,6 +39,8 @@ FEW = 3
 FEATURES = 1 / 2
 #: Ridge of the map from φ to the features' main directions, in units of `RIDGES`.
 RIDGE_X = 0.01
+#: Power of an item's trust that divides what its features ask.
+DOUBT = 5 / 3
 #: What an item without a tag counts in the hash function.
 UNTAGGED = 0.03
 #: Rows an anchor that k-means takes at most, and its iterations.
@@ -252,7 +254,7 @@ def _both(Gv: Matrix, Gt: Matrix, v: float, t: float) -> Matrix:
 
 
 def _by_trust(Gv: Matrix, trust: Matrix) -> Matrix:
-    return np.asarray(Gv / trust[:, None])
+    return np.asarray(Gv / trust[:, None] ** DOUBT)
 
 
 def _absolute(G: Matrix) -> Sums:

@@ -9,6 +9,10 @@ Features that are unlike all others foretell little, and agree with nothing, wha
 counted where features foretell most: there right tags hardly ever agree as little as chance. Where they do,
 the share of chance's lowest agreements falls with their depth, and the deepest are counted. Where features
 are so weak that agreements do not tell wrong tags from right ones, all tags are trusted.
+
+Tags vary far more in some directions than in others, and a cosine is decided there. For the trust of one item
+each direction counts with the root of its variance instead, and f₀ and f are those of items whose features
+foretell as much.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Rows
+from .blocks import Rows, Sums
 
 Matrix = NDArray[np.float64]
 
+#: Least share of the largest variance that a direction is taken to have.
+SLIGHT = 1e-3
 #: Other items whose tags show what chance gives.
 OTHERS = 8
 #: Shares of chance agreements below which right tags of well foretold items are hardly found.
@@ -37,6 +43,8 @@ LEAST = 0.02
 FEW = 4
 #: Bins of agreements, from -1 to 1.
 BINS = 16
+#: Parts of the items, by how much features foretell; each has distributions of its own.
+PARTS = 3
 #: An item counts as this power of the probability that its tags are right.
 POWER = 3
 #: Least trust: what features ask counts its inverse.
@@ -70,38 +78,72 @@ def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix] | None:
     Gv, Gt : Rows of (b, r)
         What features and tags ask of each bit. Gv must not have been learned from the same item's tags.
     """
-    right = _right(Gv.map(_agreement, Gt).gathered())
-    return None if right is None else Gv.map(_trust, Gt, right)
+    share = _share_wrong(Gv.map(_agreement, Gt).gathered())
+    if share is None:
+        return None
+    metric = _metric(Gt.sum(_of_tags)["C"])
+    edges, right = _right(Gv.map(_agreement, Gt, metric).gathered(), share)
+    return Gv.map(_trust, Gt, metric, edges, right)
 
 
-def _agreement(Gv: Matrix, Gt: Matrix) -> Agreement:
+def _of_tags(Gt: Matrix) -> Sums:
+    return {"C": Gt.T @ Gt}
+
+
+def _metric(C: Matrix) -> Matrix:
+    """C^-¼ (r, r), which makes roots of variances; C a covariance, or a multiple of one."""
+    variance, Q = np.linalg.eigh(C)
+    variance = np.maximum(variance, max(SLIGHT * variance[-1], 1e-300))
+    return np.asarray((Q * variance**-0.25) @ Q.T)
+
+
+def _agreement(Gv: Matrix, Gt: Matrix, metric: Matrix | None = None) -> Agreement:
+    foretold = _lengths(Gv)
+    if metric is not None:
+        Gv, Gt = Gv @ metric, Gt @ metric
     n = len(Gv)  # far apart: neighbours may be of one kind
     shifts = sorted({place * n // (OTHERS + 1) for place in range(1, OTHERS + 1)} - {0})
     v, t = _lengths(Gv), _lengths(Gt)
     chance = [_cosines(Gv, np.roll(Gt, shift, axis=0), v, np.roll(t, shift)) for shift in shifts]
-    return Agreement(v, _cosines(Gv, Gt, v, t), np.reshape(chance, (len(shifts), n)))
+    return Agreement(foretold, _cosines(Gv, Gt, v, t), np.reshape(chance, (len(shifts), n)))
 
 
-def _right(blocks: Sequence[Agreement]) -> Matrix | None:
-    """Probability that tags are right, by bin of agreements; None where none seem wrong."""
-    foretold = np.concatenate([block.foretold for block in blocks])
-    own = np.concatenate([block.own for block in blocks])
-    chance = np.concatenate([block.chance.ravel() for block in blocks])
-    well = [block.foretold >= np.median(foretold) for block in blocks]
-    by_chance = np.concatenate(
-        [block.chance[:, rows].ravel() for block, rows in zip(blocks, well, strict=True)]
-    )
-    if not len(by_chance):
+def _share_wrong(blocks: Sequence[Agreement]) -> float | None:
+    """π; None where no tags seem wrong, or right ones can't be told from them."""
+    median = np.median(_foretold(blocks))
+    own, chance = _of(blocks, [block.foretold >= median for block in blocks])
+    if not len(chance):
         return None
-    own_well = own[np.concatenate(well)]
-    share = _share_wrong(own_well, by_chance)
-    if share < LEAST or _in_common(own_well, by_chance, share) > COMMON:
-        return None
-    wrong = np.minimum(share * _density(chance) / _density(own), 1.0)
-    return 1.0 - np.maximum.accumulate(wrong[::-1])[::-1]  # never less where tags agree more
+    share = _share_by_tails(own, chance)
+    return None if share < LEAST or _in_common(own, chance, share) > COMMON else share
 
 
-def _share_wrong(own: Matrix, chance: Matrix) -> float:
+def _right(blocks: Sequence[Agreement], share: float) -> tuple[Matrix, Matrix]:
+    """Probability that tags are right, by part and bin of agreements (PARTS, BINS); and the parts' edges."""
+    edges, right = np.quantile(_foretold(blocks), np.arange(1, PARTS) / PARTS), np.empty((PARTS, BINS))
+    for part in range(PARTS):
+        own, chance = _of(blocks, [_part(block.foretold, edges) == part for block in blocks])
+        wrong = np.minimum(share * _density(chance) / _density(own), 1.0)
+        right[part] = 1.0 - np.maximum.accumulate(wrong[::-1])[::-1]  # never less where tags agree more
+    return edges, right
+
+
+def _foretold(blocks: Sequence[Agreement]) -> Matrix:
+    return np.concatenate([block.foretold for block in blocks])
+
+
+def _of(blocks: Sequence[Agreement], wanted: Sequence[NDArray[np.bool_]]) -> tuple[Matrix, Matrix]:
+    """Own agreements of wanted items, and those by chance."""
+    pairs = list(zip(blocks, wanted, strict=True))
+    own = np.concatenate([block.own[rows] for block, rows in pairs])
+    return own, np.concatenate([block.chance[:, rows].ravel() for block, rows in pairs])
+
+
+def _part(foretold: Matrix, edges: Matrix) -> NDArray[np.intp]:
+    return np.asarray(np.searchsorted(edges, foretold, side="right"))
+
+
+def _share_by_tails(own: Matrix, chance: Matrix) -> float:
     """π, of agreements of well foretold items; 0 where FEW show none."""
     share, n_low = 1.0, 0
     for place, tail in enumerate(TAILS):
@@ -125,10 +167,13 @@ def _density(agreements: Matrix) -> Matrix:
     return np.asarray(spread / spread.sum())
 
 
-def _trust(Gv: Matrix, Gt: Matrix, right: Matrix) -> Matrix:
+def _trust(Gv: Matrix, Gt: Matrix, metric: Matrix, edges: Matrix, right: Matrix) -> Matrix:
+    part = _part(_lengths(Gv), edges)
+    Gv, Gt = Gv @ metric, Gt @ metric
     agreements = _cosines(Gv, Gt, _lengths(Gv), _lengths(Gt))
     middles = (np.arange(BINS) + 0.5) * 2 / BINS - 1
-    return np.maximum(np.interp(agreements, middles, right) ** POWER, FLOOR)
+    certain = np.choose(part, [np.interp(agreements, middles, one) for one in right])
+    return np.asarray(np.maximum(certain**POWER, FLOOR))
 
 
 def _cosines(G: Matrix, H: Matrix, g: Matrix, h: Matrix) -> Matrix:
