@@ -193,6 +193,14 @@ def save_chunk(path, seed, n=40, **more):
     return path
 
 
+def save_inputs(folder):
+    """Two chunks, and features alone of four more items and of three queries."""
+    for seed in range(2):
+        save_chunk(folder / f"chunk-{seed}.npz", seed)
+    np.savez(folder / "rest.npz", features=tagged(5, n=4)[0])
+    np.savez(folder / "queries.npz", features=tagged(8, n=3)[0])
+
+
 @pytest.fixture(params=[5, 2048])
 def any_blocks(request, monkeypatch):
     """Rows in blocks of 5, and of as many as there are."""

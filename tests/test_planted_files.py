@@ -12,7 +12,7 @@ import sys
 import faults
 import numpy as np
 import pytest
-from conftest import LENGTH, SMALL, save_chunk, tagged
+from conftest import LENGTH, SMALL, save_inputs, tagged
 from planted import hot_journal
 from test_cli import BUILD, run
 from test_paths import works
@@ -42,11 +42,8 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
+    save_inputs(folder)
     with contextlib.chdir(folder):
-        for seed in range(2):
-            save_chunk(f"chunk-{seed}.npz", seed)
-        np.savez("rest.npz", features=tagged(5, n=4)[0])
-        np.savez("queries.npz", features=tagged(8, n=3)[0])
         run("build", "chunk-0.npz", *BUILD)
     (folder / "letter.txt").write_text("dear")
     return folder

@@ -4,9 +4,8 @@ import contextlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from conftest import LENGTH, full_length_only, save_chunk, tagged
+from conftest import LENGTH, full_length_only, save_inputs
 from test_cli import BUILD, run
 
 #: Every command, with arguments that let it end well.
@@ -55,11 +54,8 @@ FAILS = {"an error": 1, "a usage error": 2}
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
     folder = tmp_path_factory.mktemp("streams")
+    save_inputs(folder)
     with contextlib.chdir(folder):
-        for seed in range(2):
-            save_chunk(f"chunk-{seed}.npz", seed)
-        np.savez("rest.npz", features=tagged(5, n=4)[0])
-        np.savez("queries.npz", features=tagged(8, n=3)[0])
         run("build", "chunk-0.npz", *BUILD)
     return folder
 
