@@ -53,6 +53,7 @@ def crowded(rng, n, distinct, popular):
 def test_the_k_best_of_crowds_are_those_of_a_sort(monkeypatch, distinct, popular, by, expand, bounds):
     monkeypatch.setattr(score_scan, "_CHEAP", bounds[0])
     monkeypatch.setattr(score_scan, "_DEAR", bounds[1])
+    monkeypatch.setattr(score_scan, "_SHARE", 0)
     rng = np.random.default_rng(distinct)
     codes = crowded(rng, 12_000, distinct, popular)
     near = codes[rng.integers(0, len(codes), 6)]

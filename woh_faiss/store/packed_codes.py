@@ -10,10 +10,12 @@ SearchParameters (1.12 to 1.15), so rows that may not answer are dropped by the 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import faiss
@@ -47,8 +49,8 @@ _BLOCK = 96 if _VERSION >= (1, 14, 2) else 32
 _SIX_QUERIES = 0x33
 #: Row v holds the signs of the four bits of v.
 _PATTERNS = binary.unpack(np.arange(16, dtype=np.uint8)[:, None])[:, :4].astype(np.float32)
-#: Hamming neighbours asked for, of k; how many times more where the last still ties with the k-th.
-_TIMES, _SPARE = 4, 64
+#: Hamming neighbours asked for, of k, and of random codes as near as the k-th; and some more.
+_TIMES, _TIED, _SPARE = 3, 1.1, 64
 #: Rows from which a packed copy saves time; queries asked before making one costs less than it has saved.
 _LEAST, _WORTH = 10_000, 50
 #: Bits of a sort key that hold the row.
@@ -193,7 +195,8 @@ def nearest(packed: PackedCodes, scan: Scan, codes: Bytes, k: int) -> tuple[Dist
     """
     k, codes = validate.positive_int(k), scan.checked(codes)
     n = len(codes)
-    K = min(scan.rows, _TIMES * k * scan.rows // max(1, scan.ntotal) + _SPARE)
+    enough = max(_TIMES * k, int(_TIED * _within(scan.ntotal, packed.bits, k)))
+    K = min(scan.rows, enough * scan.rows // max(1, scan.ntotal) + _SPARE)
     if not n or k > scan.ntotal or scan.few or scan.rows < 4 * K:
         return scan.nearest(codes, k)
     validate.empty_places(n, k, scan.ntotal)
@@ -218,6 +221,13 @@ def nearest(packed: PackedCodes, scan: Scan, codes: Bytes, k: int) -> tuple[Dist
     if open_.any():
         distances[open_], rows[open_] = scan.nearest(codes[open_], k)
     return distances, rows
+
+
+@lru_cache(maxsize=256)
+def _within(n: int, bits: int, k: int) -> int:
+    """Of n random codes, how many are as near to a query as the k-th nearest, on average."""
+    balls = accumulate(math.comb(bits, d) for d in range(bits + 1))
+    return next((within for ball in balls if (within := n * ball >> bits) >= k), n)
 
 
 class PackedCopies:

@@ -34,8 +34,9 @@ _DEEPER, _DEEPEST, _DEEPER_AGAIN = 2, 1 / 16, 2
 _ALL, FEW = 2000, 0.04
 #: Queries asked before packing pays.
 _WORTH = 2
-#: Rows of crowds that are scored: while longer lists may prove an answer, and when they get too long.
-_CHEAP, _DEAR = 1 << 13, 1 << 16
+#: Rows of crowds that are scored: while longer lists may prove an answer, and when they get too long; and the
+#: share of all rows that costs no more than to scan them.
+_CHEAP, _DEAR, _SHARE = 1 << 13, 1 << 16, 1 / 128
 #: Queries scored together, and rows.
 _QUERIES, _BLOCK = 66, 1 << 16
 #: Twice what float32 may add to a score: 128 additions of numbers below 1, and the eighth power.
@@ -241,17 +242,10 @@ class ScoreScan:
                 for i, j, term in zip(queries.tolist(), left.tolist(), more, strict=True):
                     known[i] = _Known(found[j, -1], term, by_same.rows[j])
             if len(queries) and kind is not None and (crowds := self._crowds(make=True)) is not None:
-                done = []
+                done, few = [], max(_CHEAP if most >= K else _DEAR, int(_SHARE * self.scan.rows))
                 for i in queries.tolist():
                     one = slice(i, i + 1)
-                    best = self._of_crowds(
-                        crowds,
-                        kind.of(one),
-                        same and same.of(one),
-                        k,
-                        known.get(i),
-                        _CHEAP if most >= K else _DEAR,
-                    )
+                    best = self._of_crowds(crowds, kind.of(one), same and same.of(one), k, known.get(i), few)
                     if best is not None:
                         S[i], rows[i] = best
                         done.append(i)
