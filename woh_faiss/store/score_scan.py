@@ -2,8 +2,9 @@
 
 Fagin's threshold algorithm. The K best by h·b and the K best by a·c come from two fast scans (packed_codes),
 and are scored exactly. A row in neither list has at most the sum of both lists' last: where the k-th score
-exceeds that, no row is missing. Else K grows, and in the end all rows are scored. A row's score never depends
-on how it was found.
+exceeds that, no row is missing. Else K grows, and in the end all rows are scored. Where many rows share a
+code, the kind of each code is computed instead of the first scan, and the rows of the best codes are scored.
+A row's score never depends on how it was found.
 """
 
 from __future__ import annotations
