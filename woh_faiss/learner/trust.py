@@ -47,7 +47,7 @@ BINS = 16
 PARTS = 3
 #: An item counts as this power of the probability that its tags are right.
 POWER = 3
-#: Least trust: what features ask counts its inverse.
+#: Least trust: what features ask is divided by a power of it.
 FLOOR = 1e-6
 
 
@@ -82,8 +82,8 @@ def trusts(Gv: Rows[Matrix], Gt: Rows[Matrix]) -> Rows[Matrix] | None:
     if share is None:
         return None
     metric = _metric(Gt.sum(_of_tags)["C"])
-    edges, right = _right(Gv.map(_agreement, Gt, metric).gathered(), share)
-    return Gv.map(_trust, Gt, metric, edges, right)
+    agreements = Gv.map(_agreement, Gt, metric)
+    return agreements.map(_trust, *_right(agreements.gathered(), share))
 
 
 def _of_tags(Gt: Matrix) -> Sums:
@@ -167,12 +167,9 @@ def _density(agreements: Matrix) -> Matrix:
     return np.asarray(spread / spread.sum())
 
 
-def _trust(Gv: Matrix, Gt: Matrix, metric: Matrix, edges: Matrix, right: Matrix) -> Matrix:
-    part = _part(_lengths(Gv), edges)
-    Gv, Gt = Gv @ metric, Gt @ metric
-    agreements = _cosines(Gv, Gt, _lengths(Gv), _lengths(Gt))
+def _trust(block: Agreement, edges: Matrix, right: Matrix) -> Matrix:
     middles = (np.arange(BINS) + 0.5) * 2 / BINS - 1
-    certain = np.choose(part, [np.interp(agreements, middles, one) for one in right])
+    certain = np.choose(_part(block.foretold, edges), [np.interp(block.own, middles, one) for one in right])
     return np.asarray(np.maximum(certain**POWER, FLOOR))
 
 

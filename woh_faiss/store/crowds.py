@@ -55,6 +55,10 @@ class Crowds:
         """Whether it is still of use where there are `rows` rows."""
         return rows - self.rows <= _NEWER * self.rows
 
+    def sizes(self, which: NDArray[np.intp]) -> NDArray[np.int64]:
+        """How many rows some codes have."""
+        return self.starts[which + 1] - self.starts[which]
+
     def rows_of(self, which: NDArray[np.intp]) -> Rows:
         """The rows of some codes."""
         parts = [self.order[self.starts[i] : self.starts[i + 1]] for i in which.tolist()]

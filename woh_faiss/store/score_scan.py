@@ -238,11 +238,12 @@ class ScoreScan:
             left = np.flatnonzero(~proved)
             queries = queries[left]
             K, K_same, most = K * _MORE, K_same * _DEEPER_AGAIN, _MOST * self.scan.rows
-            if len(queries) and by_same is not None:
+            crowds = self._crowds(make=True) if len(queries) and kind is not None else None
+            if len(queries) and (most < K or crowds is not None) and by_same is not None:
                 more = score.instance_term(by_same.D[left, -1] + by_same.error[left])
                 for i, j, term in zip(queries.tolist(), left.tolist(), more, strict=True):
                     known[i] = _Known(found[j, -1], term, by_same.rows[j])
-            if len(queries) and kind is not None and (crowds := self._crowds(make=True)) is not None:
+            if crowds is not None and kind is not None:
                 done, few = [], max(_CHEAP if most >= K else _DEAR, int(_SHARE * self.scan.rows))
                 for i in queries.tolist():
                     one = slice(i, i + 1)
@@ -274,18 +275,17 @@ class ScoreScan:
         if known is not None:
             more, least = known.more, known.least
             near = np.concatenate([near, known.listed[known.listed != NO_ID]])
-        sizes = np.diff(crowds.starts)
         wanted = np.flatnonzero(kinds + more >= least - _ROUNDING)
         some = 4 * k  # codes have that many rows at least; they may do
-        if sizes[wanted].sum() > some:
-            first = wanted[_largest(kinds[wanted], some)]
-            first = first[: int(np.searchsorted(np.cumsum(sizes[first]), some)) + 1]
-            if sizes[first].sum() <= most:
+        if crowds.sizes(wanted).sum() > some:
+            first = wanted[_first(kinds[wanted], wanted, some)]
+            first = first[: int(np.searchsorted(np.cumsum(crowds.sizes(first)), some)) + 1]
+            if crowds.sizes(first).sum() <= most:
                 S, rows = self._best_of(kind, same, np.concatenate([near, crowds.rows_of(first)]), k)
                 if len(S) == k:
                     near, wanted = rows, np.setdiff1d(wanted, first, assume_unique=True)
                     wanted = wanted[kinds[wanted] + more >= S[-1] - _ROUNDING]
-        if sizes[wanted].sum() > most:
+        if crowds.sizes(wanted).sum() > most:
             return None
         return self._best_of(kind, same, np.concatenate([near, crowds.rows_of(wanted)]), k)
 
@@ -402,7 +402,7 @@ class ScoreScan:
             near = np.flatnonzero(about >= least - _ROUNDING)
             if len(near) > 4 * k:
                 about, here = about[near], here[near]
-                least = max(least, -np.partition(-about, k - 1)[k - 1] - _ROUNDING)
+                least = max(least, _kth(about, k) - _ROUNDING)
                 near = np.flatnonzero(about >= least - _ROUNDING)
             near = here[near]
             if len(listed):
@@ -435,24 +435,23 @@ def _shorter(by_kind: _List, by_same: _List, k: int) -> tuple[_List, _List]:
     return by_kind.cut(np.greater_equal(by_kind.D, least[:, None])), by_same
 
 
+def _kth(S: Single, k: int) -> np.float32:
+    """The k-th largest."""
+    # From the other end it would take ten times as long where many are equal.
+    return np.float32(-np.partition(-S, k - 1)[k - 1])
+
+
 def _first(S: Single, rows: Rows, k: int) -> NDArray[np.intp]:
     """Positions of the k largest scores, largest first, of equal ones those of smaller rows."""
     if len(S) <= 4 * k:
         return np.lexsort((rows, -S))[:k]
-    # From the other end it would take ten times as long where many are equal.
-    kth = -np.partition(-S, k - 1)[k - 1]
+    kth = _kth(S, k)
     more, equal = (np.flatnonzero(compare(S, kth)) for compare in (np.greater, np.equal))
     wanted = k - len(more)
     if wanted < len(equal):
         equal = equal[np.argpartition(rows[equal], wanted)[:wanted]]
     some = np.concatenate([more, equal])
     return some[np.lexsort((rows[some], -S[some]))]
-
-
-def _largest(values: Single, k: int) -> NDArray[np.intp]:
-    """Positions of the k largest, largest first; all of them if they are fewer."""
-    some = np.argpartition(-values, k - 1)[:k] if k < len(values) else np.arange(len(values))
-    return some[np.argsort(-values[some])]
 
 
 @dataclass(frozen=True, slots=True)
