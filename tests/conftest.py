@@ -21,6 +21,7 @@ for _library in ("OMP", "OPENBLAS", "MKL"):
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from lengths import LENGTH as LENGTH
 from made_items import LEARNED as LEARNED
 from made_items import SMALL, tagged
 from made_items import WORDS as WORDS
@@ -32,9 +33,6 @@ from woh_faiss.learner.training_round import Items, learn_round
 from woh_faiss.tags import vocabulary
 
 GOLDEN = Path(__file__).parent / "golden"
-
-#: The part of their full lengths that long tests take: a quarter, or what WOH_FULL says (1 is all).
-LENGTH = float(os.environ.get("WOH_FULL") or 0.25)
 
 MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")  # noqa: S108
 #: Bytes that must be free in memory before temporary files lie there.
@@ -106,24 +104,23 @@ def unlimited(monkeypatch):
     monkeypatch.setattr(budget, "_kernel", False)
 
 
-def learned_once_each(trained=vocabulary.trained, known={}):  # noqa: B006 - of all tests
+_trained, _tag_vectors = vocabulary.trained, {}
+
+
+def trained_once(Y, columns, tags, **given):
     """`vocabulary.trained`, which starts a hundred threads, once for the same items."""
-
-    def remembered(Y, columns, tags, **given):
-        items = Y.shape, Y.indptr.tobytes(), Y.indices.tobytes(), *columns, "", *tags, *given.items()
-        if items not in known:
-            known[items] = trained(Y, columns, tags, **given)
-        E, own = known[items]
-        return E.copy(), own
-
-    return remembered
+    items = Y.shape, Y.indptr.tobytes(), Y.indices.tobytes(), *columns, "", *tags, *given.items()
+    if items not in _tag_vectors:
+        _tag_vectors[items] = _trained(Y, columns, tags, **given)
+    E, own = _tag_vectors[items]
+    return E.copy(), own
 
 
 @pytest.fixture(autouse=True)
 def tag_vectors(request, monkeypatch):
     """Where time is short, tags' vectors are learned once from the same items, but where that is tested."""
     if LENGTH < 1 and request.module.__name__ not in ("test_vocabulary", "test_learner"):
-        monkeypatch.setattr(vocabulary, "trained", learned_once_each())
+        monkeypatch.setattr(vocabulary, "trained", trained_once)
 
 
 @pytest.fixture
@@ -191,14 +188,6 @@ def save_chunk(path, seed, n=40, **more):
     X, tags = tagged(seed, n)
     np.savez(path, features=X, tags=np.array([";".join([*given, ""]) for given in tags]), **more)
     return path
-
-
-def save_inputs(folder):
-    """Two chunks, and features alone of four more items and of three queries."""
-    for seed in range(2):
-        save_chunk(folder / f"chunk-{seed}.npz", seed)
-    np.savez(folder / "rest.npz", features=tagged(5, n=4)[0])
-    np.savez(folder / "queries.npz", features=tagged(8, n=3)[0])
 
 
 @pytest.fixture(params=[5, 2048])

@@ -29,6 +29,17 @@ def run(*arguments, code=0, **options):
     return result
 
 
+def built_in(folder):
+    """`folder`, with two chunks, an index of the first, and features of four items and of three queries."""
+    for seed in range(2):
+        save_chunk(folder / f"chunk-{seed}.npz", seed)
+    np.savez(folder / "rest.npz", features=tagged(5, n=4)[0])
+    np.savez(folder / "queries.npz", features=tagged(8, n=3)[0])
+    with contextlib.chdir(folder):
+        run("build", "chunk-0.npz", *BUILD)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")

@@ -9,8 +9,8 @@ import crash_injection
 import faiss
 import numpy as np
 import pytest
-from conftest import LEARNED, SMALL, tagged
-from crash_injection import FULL, deadly
+from conftest import LEARNED, LENGTH, SMALL, tagged
+from crash_injection import deadly
 
 from woh_faiss import WOH, Chunk, WOHIndex, codes
 from woh_faiss.errors import StoreError
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.disk
 def chunk(seed):
     """Of tags that are never together no vectors are learned, which takes most of a first round's time."""
     X, tags = tagged(seed, n=12)
-    return X, tags if FULL else [given[:1] for given in tags]
+    return X, tags if LENGTH >= 1 else [given[:1] for given in tags]
 
 
 CHUNKS = {seed: chunk(seed) for seed in range(4)}
@@ -148,7 +148,7 @@ def test_a_build_that_dies_anywhere_leaves_no_index_and_the_next_one_works(tmp_p
             continue
         with pytest.raises(StoreError, match="no index at"):
             WOHIndex.open(path)
-        if step % (5 if FULL else 10) == 0:
+        if step % (5 if LENGTH >= 1 else 10) == 0:
             build(path)
             assert len(answers(path, rounds=2)) == 24
             assert (path / "codes.faiss").read_bytes() == expected

@@ -43,6 +43,17 @@ def done(folder, line):
     return result
 
 
+def begun(folder, heading):
+    """The last of the three commands of a section; the others are done, with a toy network and vectors."""
+    toy_models.convolution(folder / "vggf.onnx")
+    miniatures.vectors(folder / "vectors.txt")
+    *first, last = commands(heading)
+    assert len(first) == 2
+    for line in first:
+        done(folder, line)
+    return last
+
+
 @pytest.fixture
 def command(request, monkeypatch):
     """As `done`; where time is short in this process, with few anchors and figures, and without a shell."""
@@ -84,16 +95,10 @@ def features(folder, pictures):
 
 @pytest.fixture(scope="module")
 def flickr(tmp_path_factory):
-    """A folder in which the three commands for MIRFlickr were run, a smaller last one, and what they said."""
+    """A folder in which but the last command for MIRFlickr was run, the miniature, and that command."""
     folder = tmp_path_factory.mktemp("mirflickr")
     made = miniatures.MirFlickr(folder, 420)
-    toy_models.convolution(folder / "vggf.onnx")
-    miniatures.vectors(folder / "vectors.txt")
-    lines = commands("MIRFlickr-25K")
-    assert len(lines) == 3
-    for line in lines[:2]:
-        done(folder, line)
-    return folder, made, lines[2]
+    return folder, made, begun(folder, "MIRFlickr-25K")
 
 
 def test_mirflickr_from_its_archives_to_the_table(flickr, command):
@@ -158,13 +163,7 @@ def nus_wide(tmp_path_factory):
     def make(flat):
         folder = tmp_path_factory.mktemp("nus")
         made = miniatures.NusWide(folder, 440, flat=flat)
-        toy_models.convolution(folder / "vggf.onnx")
-        miniatures.vectors(folder / "vectors.txt")
-        lines = commands("NUS-WIDE")
-        assert len(lines) == 3
-        for line in lines[:2]:
-            done(folder, line)
-        return folder, made, lines[2]
+        return folder, made, begun(folder, "NUS-WIDE")
 
     return make
 

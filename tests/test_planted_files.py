@@ -1,6 +1,5 @@
 """Catalogues that strangers planted something beside, that others hold, and that lie on a full disk."""
 
-import contextlib
 import gc
 import json
 import os
@@ -12,9 +11,9 @@ import sys
 import faults
 import numpy as np
 import pytest
-from conftest import LENGTH, SMALL, save_inputs, tagged
+from conftest import LENGTH, SMALL, tagged
 from planted import hot_journal
-from test_cli import BUILD, run
+from test_cli import built_in, run
 from test_paths import works
 
 from woh_faiss import WOHIndex
@@ -41,10 +40,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("built")
-    save_inputs(folder)
-    with contextlib.chdir(folder):
-        run("build", "chunk-0.npz", *BUILD)
+    folder = built_in(tmp_path_factory.mktemp("built"))
     (folder / "letter.txt").write_text("dear")
     return folder
 

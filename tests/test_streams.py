@@ -1,12 +1,11 @@
 """Standard streams that are closed, full or read by nobody: an answer, one line, or silence."""
 
-import contextlib
 import subprocess
 import sys
 
 import pytest
-from conftest import LENGTH, full_length_only, save_inputs
-from test_cli import BUILD, run
+from conftest import LENGTH, full_length_only
+from test_cli import built_in
 
 #: Every command, with arguments that let it end well.
 COMMANDS = {
@@ -53,11 +52,7 @@ FAILS = {"an error": 1, "a usage error": 2}
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streams")
-    save_inputs(folder)
-    with contextlib.chdir(folder):
-        run("build", "chunk-0.npz", *BUILD)
-    return folder
+    return built_in(tmp_path_factory.mktemp("streams"))
 
 
 #: These meet every stream, the others those that differ most: at full length each of them, else one in turn.

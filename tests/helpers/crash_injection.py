@@ -5,8 +5,7 @@ import signal
 import tempfile
 from itertools import pairwise
 
-#: Whether all tests run at their full length: `conftest.LENGTH`, for processes that import no pytest.
-FULL = float(os.environ.get("WOH_FULL") or 0) >= 1
+from lengths import LENGTH
 
 
 def deadly(names):
@@ -17,7 +16,9 @@ def deadly(names):
     pairs = enumerate(pairwise(names))
     alike = {number for number, (a, b) in pairs if a.startswith("after ") and b.startswith("before ")}
     return [
-        number for number, name in enumerate(names) if FULL or number not in alike or name == "after COMMIT"
+        number
+        for number, name in enumerate(names)
+        if LENGTH >= 1 or number not in alike or name == "after COMMIT"
     ]
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from crash_injection import FULL
+from lengths import LENGTH
 from made_items import tagged
 
 from woh_faiss import WOHIndex
@@ -152,7 +152,7 @@ def main(first, *others):
         if first == "schema":
             schema(Path(given))
         else:
-            strange(Path(first), given, FULL or not number)
+            strange(Path(first), given, LENGTH >= 1 or not number)
     print("done", flush=True)
 
 
