@@ -13,10 +13,10 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.lib import format as npy
@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from woh_faiss import budget
 from woh_faiss.display import display_path, display_text
 from woh_faiss.errors import InputError
+
+T = TypeVar("T")
 
 #: Bytes up to which numbers are read; more of them are mapped, and take no memory of this process.
 READ = 256 << 20
@@ -281,14 +283,7 @@ def _check_header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, 
 
 def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
-        with _header_warnings_off():
-            version = npy.read_magic(stream)
-            if version == (1, 0):
-                shape, fortran, dtype = npy.read_array_header_1_0(stream)
-            elif version == (2, 0):
-                shape, fortran, dtype = npy.read_array_header_2_0(stream)
-            else:  # 3.0 is for structured arrays alone
-                raise ValueError(f".npy version {version}")
+        shape, fortran, dtype = _evaluated(_header, stream)
     except (zipfile.BadZipFile, zlib.error):
         raise
     except Exception as error:  # numpy evaluates the header, so anything may come out of a damaged one
@@ -300,11 +295,33 @@ def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool,
     return tuple(int(length) for length in shape), bool(fortran), dtype
 
 
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = npy.read_magic(stream)
+    if version == (1, 0):
+        return npy.read_array_header_1_0(stream)
+    if version == (2, 0):
+        return npy.read_array_header_2_0(stream)
+    raise ValueError(f".npy version {version}")  # 3.0 is for structured arrays alone
+
+
 def _read_checked(stream: IO[bytes]) -> NDArray[Any]:
     stream.seek(0)
-    with _header_warnings_off():
-        array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+    return _evaluated(_array, stream)
+
+
+def _array(stream: IO[bytes]) -> NDArray[Any]:
+    array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
     return array
+
+
+def _evaluated(read: Callable[[IO[bytes]], T], stream: IO[bytes]) -> T:
+    """`read(stream)`, which evaluates its header as Python source, from the stream's start."""
+    with _header_warnings_off():
+        try:
+            return read(stream)
+        except SystemError:  # Python 3.11's parser may fail where other threads use it: cpython issue 106905
+            stream.seek(0)
+            return read(stream)
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
