@@ -1,5 +1,9 @@
 """Packed codes against sums of unpacked ones, and Hamming distances through them against the flat scan."""
 
+import re
+from itertools import pairwise
+from pathlib import Path
+
 import faiss
 import numpy as np
 import pytest
@@ -53,6 +57,25 @@ def check_best(packed, codes, H, K):
         assert (np.abs(d[: len(there)] - sums[there]) <= e).all()
         assert (np.diff(d) <= 0).all()
         assert (np.delete(sums, there) <= d[-1] + e).all()
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="Linux's huge pages")
+def test_large_copies_are_in_huge_pages_where_the_system_has_them():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (500_000, 16), dtype=np.uint8)
+    (segment,) = PackedCodes.of(codes, 0, 16).segments
+    middle = int(segment.index.codes.get()) + segment.index.codes.size() // 2
+    ranges = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    for spans, flags in pairwise(ranges):
+        start, end = (int(at, 16) for at in re.findall(r"^([0-9a-f]+)-([0-9a-f]+) ", spans, re.M)[-1])
+        if start <= middle < end:
+            assert "hg" in flags.partition("\n")[0].split()
+            break
+    else:
+        pytest.fail("the copy is in no range")
+    rows = rng.integers(len(codes), size=9)
+    D, _ = PackedCodes.of(codes, 0, 16).listed(binary.unpack(codes[rows]).astype(np.float32), 1)
+    assert (np.abs(D - 128) < 1).all()
 
 
 @settings(deadline=None, max_examples=length(200))

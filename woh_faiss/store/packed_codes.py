@@ -10,7 +10,9 @@ SearchParameters (1.12 to 1.15), so rows that may not answer are dropped by the 
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,6 +55,8 @@ _PATTERNS = binary.unpack(np.arange(16, dtype=np.uint8)[:, None])[:, :4].astype(
 _TIMES, _TIED, _SPARE = 3, 1.1, 64
 #: Rows from which a packed copy saves time; queries asked before making one costs less than it has saved.
 _LEAST, _WORTH = 10_000, 50
+#: Bytes of a huge page; an advice of Linux's madvise that Python's mmap does not name.
+_HUGE_PAGE, _MADV_COLLAPSE = 2 << 20, 25
 #: Bits of a sort key that hold the row.
 _ROW_BITS = 40
 
@@ -135,18 +139,22 @@ class PackedCodes:
         error : (n,) float32
             No sum in D is wrong by more, and no row that is not listed has more than ``D[:, -1] + error``.
         """
+        D, rows = self.listed(H, K)
+        # quantize_lut.cpp: tables are in steps of the widest span / 255 (the other limit, the sum of spans
+        # / 65535, counts only beyond WIDEST); each entry is wrong by half a step. A span is twice this:
+        widest = np.abs(H).reshape(len(H), -1, 4).sum(axis=2).max(axis=1)
+        return D, rows, widest * np.float32(self.bits / 4 * (1.001 / 255 + 2**-18))  # 2^-18: float32 itself
+
+    def listed(self, H: Single, K: int) -> tuple[Single, Rows]:
+        """D and rows of `best`."""
         found: list[tuple[Single, Rows]] = []
         for part, alone in parts(H, self.rows):
             with threads(alone):
                 found.append(self._best(part, K))
         D, rows = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
-        # quantize_lut.cpp: tables are in steps of the widest span / 255 (the other limit, the sum of spans
-        # / 65535, counts only beyond WIDEST); each entry is wrong by half a step. A span is twice this:
-        widest = np.abs(H).reshape(len(H), -1, 4).sum(axis=2).max(axis=1)
-        error = widest * np.float32(self.bits / 4 * (1.001 / 255 + 2**-18))  # the last for float32 itself
         if NO_ID in rows[:, -1].tolist():
             D = np.where(rows == NO_ID, -np.abs(H).sum(axis=1)[:, None], D)
-        return D, rows, error
+        return D, rows
 
     def _best(self, H: Single, K: int) -> tuple[Single, Rows]:
         if len(self.segments) == 1:
@@ -182,7 +190,20 @@ def _packed(codes: Bytes) -> Any:
     index: Any = _swig.IndexPQFastScan(pq, _BLOCK)
     index.orig_codes = None  # they end with pq
     index.qbs = _SIX_QUERIES
+    _use_huge_pages(int(index.codes.get()), index.codes.size())
     return index
+
+
+def _use_huge_pages(start: int, size: int) -> None:
+    """Move memory that is scanned at once to huge pages: 10⁷ codes are scanned a tenth faster.
+
+    Linux moves it now (from 6.1 on), or some time later, or not at all; the bytes are the same.
+    """
+    if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        first, end = -(-start // mmap.PAGESIZE), (start + size) // mmap.PAGESIZE
+        where, length = ctypes.c_void_p(first * mmap.PAGESIZE), ctypes.c_size_t((end - first) * mmap.PAGESIZE)
+        for advice in (mmap.MADV_HUGEPAGE, _MADV_COLLAPSE):
+            ctypes.CDLL(None).madvise(where, length, advice)
 
 
 def nearest(packed: PackedCodes, scan: Scan, codes: Bytes, k: int) -> tuple[Distances, Rows]:
@@ -201,7 +222,7 @@ def nearest(packed: PackedCodes, scan: Scan, codes: Bytes, k: int) -> tuple[Dist
         return scan.nearest(codes, k)
     validate.empty_places(n, k, scan.ntotal)
     H = binary.unpack(codes[:, : packed.end]).astype(np.float32)
-    D, rows, _ = packed.best(H, K)
+    D, rows = packed.listed(H, K)
     # Of multiples of 63.75 rounded to whole numbers half is half too large, some a quarter too small; the
     # mean of both taken away, at most .4 bits are left.
     tables = packed.bits // 4
