@@ -180,7 +180,7 @@ def test_what_is_cut_off_two_lists_is_in_no_answer(seed, K, K_same, error):
     for i in range(n):
         answers = []
         one = [each.of(np.array([i])) for each in whole]
-        for lists in (one, score_scan._shorter(*one, k)):
+        for lists in (one, score_scan._shorter(*one, k, one[0].most())):
             rows = np.unique(np.concatenate([each.rows[0] for each in lists]))
             answers.append(rows[np.lexsort((rows, -S[i, rows]))][:k])
         assert_array_equal(*answers)

@@ -20,7 +20,7 @@ from .ivf import Ivf
 from .packed_codes import PackedCopies, Single
 from .records import AnnIndex
 from .scan import Rows, Scan
-from .score_scan import FEW, Half, Packed, ScoreScan
+from .score_scan import FEW, Asked, Packed, ScoreScan
 from .view import View
 
 #: What an approximate index may be.
@@ -48,21 +48,15 @@ class AnnScan(ScoreScan):
     lists: Ivf
     newer: PackedCopies
 
-    def _packed(self, kind: Half | None, same: Half | None, n: int) -> Packed | None:
+    def _packed(self, asked: Asked, n: int) -> Packed | None:
         return None
 
     def _best(
-        self,
-        packed: Packed | None,
-        kind: Half | None,
-        same: Half | None,
-        n: int,
-        k: int,
-        listed: Any,
-        later: int = 0,
+        self, packed: Packed | None, asked: Asked, k: int, listed: Any, later: int = 0
     ) -> tuple[Single, Rows, Any]:
+        kind, same = asked
         if self.scan.ntotal <= FEW * self.scan.rows:
-            return super()._best(None, kind, same, n, k, None)
+            return super()._best(None, asked, k, None)
         K = min(self.ann.rows, (_TIMES * max(k, later) + _SPARE) * self.scan.rows // self.scan.ntotal)
         candidates = []
         if kind is not None:
@@ -74,11 +68,10 @@ class AnnScan(ScoreScan):
         if self._newer.scan.ntotal:
             _, rows = self._newer.search(kind and kind.H, same and same.H, min(k, self._newer.scan.ntotal))
             candidates.append(rows + self.ann.rows)
-        S, rows = self._of_lists(kind, same, candidates, k)
+        S, rows = self._of_lists(asked, candidates, k)
         short = np.flatnonzero(S[:, -1] == -np.inf)
         if len(short):
-            few = kind and kind.of(short), same and same.of(short)
-            S[short], rows[short], _ = super()._best(None, *few, len(short), k, None)
+            S[short], rows[short], _ = super()._best(None, asked.of(short), k, None)
         return S, rows, listed
 
     @cached_property

@@ -142,7 +142,7 @@ class PackedCodes:
         D, rows = self.listed(H, K)
         # quantize_lut.cpp: tables are in steps of the widest span / 255 (the other limit, the sum of spans
         # / 65535, counts only beyond WIDEST); each entry is wrong by half a step. A span is twice this:
-        widest = np.abs(H).reshape(len(H), -1, 4).sum(axis=2).max(axis=1)
+        widest = np.add.reduce(np.abs(H).reshape(len(H), -1, 4), axis=2).max(axis=1)
         return D, rows, widest * np.float32(self.bits / 4 * (1.001 / 255 + 2**-18))  # 2^-18: float32 itself
 
     def listed(self, H: Single, K: int) -> tuple[Single, Rows]:

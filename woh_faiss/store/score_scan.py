@@ -82,10 +82,26 @@ class Half(NamedTuple):
         return Half(self.H[queries], self.tables[queries])
 
 
-def _queries(h: Single | None, a: Single | None) -> int:
-    given = a if h is None else h
-    assert given is not None  # noqa: S101 - for mypy: a code has bits
-    return len(given)
+class Asked(NamedTuple):
+    """What some queries ask of each half of the codes; None for a half that does not count."""
+
+    kind: Half | None
+    same: Half | None
+
+    @property
+    def n(self) -> int:
+        """Queries."""
+        half = self.same if self.kind is None else self.kind
+        assert half is not None  # noqa: S101 - for mypy: a code has bits
+        return len(half.H)
+
+    def of(self, queries: NDArray[np.intp] | slice) -> Asked:
+        """Some of the queries."""
+        return Asked(self.kind and self.kind.of(queries), self.same and self.same.of(queries))
+
+    def one(self, i: int) -> Asked:
+        """The i-th query."""
+        return self.of(slice(i, i + 1))
 
 
 class _Known(NamedTuple):
@@ -152,21 +168,17 @@ class ScoreScan:
         k = validate.positive_int(k)
         h = None if not self.r or by == "instance" else h
         a = None if not self.s or by == "kind" else a
-        n = _queries(h, a)
+        asked = Asked(h if h is None else Half.of_numbers(h), a if a is None else Half.of_numbers(a))
+        n = asked.n
         validate.empty_places(n, k, self.scan.ntotal)
         some = min(k, self.scan.ntotal)
         if not n or not some:
             return np.full((n, k), -np.inf, np.float32), np.full((n, k), NO_ID, np.int64)
-        kind, same = h if h is None else Half.of_numbers(h), a if a is None else Half.of_numbers(a)
-        packed = self._packed(kind, same, 2 * n if expand and kind is not None else n)
-        if n <= _QUERIES:
-            found = [self._searched(packed, kind, same, n, some, expand)]
-        else:
-            found = []
-            for start in range(0, n, _QUERIES):
-                part = slice(start, start + _QUERIES)
-                those = kind and kind.of(part), same and same.of(part)
-                found.append(self._searched(packed, *those, min(_QUERIES, n - start), some, expand))
+        packed = self._packed(asked, 2 * n if expand and h is not None else n)
+        parts = [asked]
+        if n > _QUERIES:
+            parts = [asked.of(slice(start, start + _QUERIES)) for start in range(0, n, _QUERIES)]
+        found = [self._searched(packed, part, some, expand) for part in parts]
         S, rows = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
         if some < k:
             lack = ((0, 0), (0, k - some))
@@ -174,94 +186,72 @@ class ScoreScan:
             rows = np.pad(rows, lack, constant_values=NO_ID)
         return S, rows
 
-    def _searched(
-        self, packed: Packed | None, kind: Half | None, same: Half | None, n: int, k: int, expand: int
-    ) -> tuple[Single, Rows]:
+    def _searched(self, packed: Packed | None, asked: Asked, k: int, expand: int) -> tuple[Single, Rows]:
         """Of a few queries, for k up to the rows there are."""
-        if not expand or kind is None:
-            return self._best(packed, kind, same, n, k, None)[:2]
+        if not expand or asked.kind is None:
+            return self._best(packed, asked, k, None)[:2]
         some = min(expand, self.scan.ntotal)
-        _, rows, listed = self._best(packed, kind, same, n, some, None, k)
-        H = score.expanded(kind.H, self.scan.mapped.codes[rows, : self.r // 8])
-        return self._best(packed, Half.of_numbers(H), same, n, k, listed)[:2]
+        _, rows, listed = self._best(packed, asked, some, None, k)
+        H = score.expanded(asked.kind.H, self.scan.mapped.codes[rows, : self.r // 8])
+        return self._best(packed, asked._replace(kind=Half.of_numbers(H)), k, listed)[:2]
 
     def _best(
-        self,
-        packed: Packed | None,
-        kind: Half | None,
-        same: Half | None,
-        n: int,
-        k: int,
-        listed: _List | None,
-        later: int = 0,
+        self, packed: Packed | None, asked: Asked, k: int, listed: _List | None, later: int = 0
     ) -> tuple[Single, Rows, _List | None]:
         """The k best, and the list by instance, which a search for the same instances takes as `listed`.
 
         It is long enough for a search for `later` best.
         """
-        most = _MOST_FIRST * self.scan.rows
+        n = asked.n
         S, rows = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
-        queries, first = np.arange(n), listed
-        known: dict[int, _Known] = {}
+        queries, known = np.arange(n), dict[int, _Known]()
+        most = _MOST_FIRST * self.scan.rows
         K, K_same = self._enough(k), self._enough(max(k, later))
-        if kind is not None:
+        if asked.kind is not None:
             K_same = max(K_same, min(_DEEPER * K_same, int(_DEEPEST * self.scan.rows)))
         if K_same > most:  # later, all rows will be scored
             K_same = K
         # Where crowds are known, so is every kind.
-        kinds_known = kind is not None and same is not None and self._crowds(make=False) is not None
-        while len(queries):
-            if packed is None or most < K:
-                for i in queries.tolist():
-                    one = slice(i, i + 1)
-                    found_i = self._of_all(kind and kind.of(one), same and same.of(one), k, known.get(i))
-                    S[i], rows[i] = found_i
-                break
+        kinds_known = None not in asked and self._crowds(make=False) is not None
+        while len(queries) and packed is not None and most >= K:
             all_ = len(queries) == n
-            here = kind if kind is None or all_ else kind.of(queries)
-            there = same if same is None or all_ else same.of(queries)
-            by_kind = None if here is None or kinds_known else _List(*packed[0].best(here.H, K))
-            kinds_known = False
-            if there is None:
-                by_same = None
-            elif first is not None and first.rows.shape[1] >= K:
-                by_same = first if all_ else first.of(queries)
-            else:
-                by_same = _List(*packed[1].best(there.H, K_same))
-                if all_:
-                    first = by_same
-            found, found_rows, proved = self._union(here, there, by_kind, by_same, k)
+            here = asked if all_ else asked.of(queries)
+            by_kind = by_same = None
+            if here.kind is not None and not kinds_known:
+                by_kind = _List(*packed[0].best(here.kind.H, K))
+            if listed is not None and listed.rows.shape[1] >= K:
+                by_same = listed if all_ else listed.of(queries)
+            elif here.same is not None:
+                by_same = _List(*packed[1].best(here.same.H, K_same))
+                listed = by_same if all_ else listed
+            found, found_rows, proved = self._union(here, by_kind, by_same, k)
             if all_:
                 S, rows = found, found_rows
             else:
                 S[queries], rows[queries] = found, found_rows
             left = np.flatnonzero(~proved)
             queries = queries[left]
-            K, K_same, most = K * _MORE, K_same * _DEEPER_AGAIN, _MOST * self.scan.rows
-            crowds = self._crowds(make=True) if len(queries) and kind is not None else None
-            if len(queries) and (most < K or crowds is not None) and by_same is not None:
-                more = score.instance_term(by_same.D[left, -1] + by_same.error[left])
-                for i, j, term in zip(queries.tolist(), left.tolist(), more, strict=True):
-                    known[i] = _Known(found[j, -1], term, by_same.rows[j])
-            if crowds is not None and kind is not None:
-                done, few = [], max(_CHEAP if most >= K else _DEAR, int(_SHARE * self.scan.rows))
+            if not len(queries):
+                break
+            K, K_same, most, kinds_known = K * _MORE, K_same * _DEEPER_AGAIN, _MOST * self.scan.rows, False
+            crowds = None if asked.kind is None else self._crowds(make=True)
+            if by_same is not None and (most < K or crowds is not None):
+                known |= _known(queries, found[left, -1], by_same.of(left))
+            if crowds is not None:
+                few = max(_CHEAP if most >= K else _DEAR, int(_SHARE * self.scan.rows))
+                done = []
                 for i in queries.tolist():
-                    one = slice(i, i + 1)
-                    best = self._of_crowds(crowds, kind.of(one), same and same.of(one), k, known.get(i), few)
+                    best = self._of_crowds(crowds, asked.one(i), k, known.get(i), few)
                     if best is not None:
                         S[i], rows[i] = best
                         done.append(i)
                 queries = np.setdiff1d(queries, done, assume_unique=True)
-        return S, rows, first
+        for i in queries.tolist():
+            S[i], rows[i] = self._of_all(asked.one(i), k, known.get(i))
+        return S, rows, listed
 
     def _of_crowds(
-        self,
-        crowds: Crowds,
-        kind: Half,
-        same: Half | None,
-        k: int,
-        known: _Known | None,
-        most: int,
+        self, crowds: Crowds, asked: Asked, k: int, known: _Known | None, most: int
     ) -> tuple[Single, Rows] | None:
         """The k best of all rows, (k,), for one query, where many rows share few learned codes.
 
@@ -269,7 +259,8 @@ class ScoreScan:
         that and the instance term of the list's end. So codes are looked at, and the rows of the best ones;
         None if these are more than `most`.
         """
-        kinds = score.sums_of_all(kind.tables, crowds.codes)[0]
+        assert asked.kind is not None  # noqa: S101 - for mypy: crowds are of learned bits
+        kinds = score.sums_of_all(asked.kind.tables, crowds.codes)[0]
         more, least = np.float32(0), np.float32(-np.inf)
         near = np.arange(crowds.rows, self.scan.rows)  # rows that came since
         if known is not None:
@@ -281,25 +272,25 @@ class ScoreScan:
             first = wanted[_first(kinds[wanted], wanted, some)]
             first = first[: int(np.searchsorted(np.cumsum(crowds.sizes(first)), some)) + 1]
             if crowds.sizes(first).sum() <= most:
-                S, rows = self._best_of(kind, same, np.concatenate([near, crowds.rows_of(first)]), k)
+                S, rows = self._best_of(asked, np.concatenate([near, crowds.rows_of(first)]), k)
                 if len(S) == k:
                     near, wanted = rows, np.setdiff1d(wanted, first, assume_unique=True)
                     wanted = wanted[kinds[wanted] + more >= S[-1] - _ROUNDING]
         if crowds.sizes(wanted).sum() > most:
             return None
-        return self._best_of(kind, same, np.concatenate([near, crowds.rows_of(wanted)]), k)
+        return self._best_of(asked, np.concatenate([near, crowds.rows_of(wanted)]), k)
 
     def _crowds(self, make: bool) -> Crowds | None:
         """Rows by their learned code, if many share one; they are sorted first only if `make`."""
         return self.copies.crowds(0, self.r // 8, make)
 
-    def _best_of(self, kind: Half, same: Half | None, rows: Rows, k: int) -> tuple[Single, Rows]:
+    def _best_of(self, asked: Asked, rows: Rows, k: int) -> tuple[Single, Rows]:
         """Scores and rows of up to k best of some rows, for one query; those not allowed are left out."""
         rows = np.sort(rows, kind="stable")  # a few sorted parts; np.unique takes ten times as long
         rows = rows[np.diff(rows, prepend=-1) > 0]
         if self.scan.allowed is not None:
             rows = rows[self.scan.allowed[rows]]
-        parts = [self._scores(kind, same, rows[None, i : i + _BLOCK])[0] for i in range(0, len(rows), _BLOCK)]
+        parts = [self._scores(asked, rows[None, i : i + _BLOCK])[0] for i in range(0, len(rows), _BLOCK)]
         S = np.concatenate(parts) if parts else np.empty(0, np.float32)
         first = _first(S, rows, k)
         return S[first], rows[first]
@@ -308,41 +299,35 @@ class ScoreScan:
         """Candidates to begin with."""
         return (_TIMES * k + _SPARE) * self.scan.rows // self.scan.ntotal
 
-    def _packed(self, kind: Half | None, same: Half | None, n: int) -> Packed | None:
+    def _packed(self, asked: Asked, n: int) -> Packed | None:
         """The packed halves that `n` more searches use, or None where those score all rows."""
         scan = self.scan
         if scan.rows <= _ALL or scan.ntotal <= FEW * scan.rows:
             return None
         middle, end = self.r // 8, (self.r + self.s) // 8
-        learned = _NOTHING if kind is None else self.copies.of(0, middle, n, _WORTH)
-        instance = _NOTHING if same is None else self.copies.of(middle, end, n, _WORTH)
+        learned = _NOTHING if asked.kind is None else self.copies.of(0, middle, n, _WORTH)
+        instance = _NOTHING if asked.same is None else self.copies.of(middle, end, n, _WORTH)
         return None if learned is None or instance is None else (learned, instance)
 
     def _union(
-        self,
-        kind: Half | None,
-        same: Half | None,
-        by_kind: _List | None,
-        by_same: _List | None,
-        k: int,
+        self, asked: Asked, by_kind: _List | None, by_same: _List | None, k: int
     ) -> tuple[Single, Rows, NDArray[np.bool_]]:
         """The k best rows of both lists, and of which queries no row outside can be among the k best."""
-        # A normalised query has a kind of 1 at most.
-        most = np.ones(1, np.float32) if by_kind is None else by_kind.most()
-        beyond = score.combined(None if kind is None else most, None if by_same is None else by_same.most())
-        if by_kind is not None and by_same is not None and self.scan.allowed is None:
-            by_kind, by_same = _shorter(by_kind, by_same, k)
+        most = None if by_kind is None else by_kind.most()
+        if most is None and asked.kind is not None:
+            most = np.ones(1, np.float32)  # of a normalised query
+        beyond = score.combined(most, by_same and by_same.most())
+        if by_kind and by_same and most is not None and self.scan.allowed is None:
+            by_kind, by_same = _shorter(by_kind, by_same, k, most)
         lists = [each.rows for each in (by_same, by_kind) if each is not None]
-        S, rows = self._of_lists(kind, same, lists, k)
+        S, rows = self._of_lists(asked, lists, k)
         return S, rows, S[:, -1] > beyond + _ROUNDING
 
-    def _of_lists(
-        self, kind: Half | None, same: Half | None, lists: list[Rows], k: int
-    ) -> tuple[Single, Rows]:
+    def _of_lists(self, asked: Asked, lists: list[Rows], k: int) -> tuple[Single, Rows]:
         """The k best rows of lists (n, m), (n, k); a row may be in several. -inf for those there are not."""
         rows = np.concatenate(lists, axis=1)
         rows.sort(axis=1)
-        S = self._scores(kind, same, rows)
+        S = self._scores(asked, rows)
         np.putmask(S[:, 1:], rows[:, 1:] == rows[:, :-1], -np.inf)
         first = np.argsort(-S, axis=1, kind="stable")[:, :k]  # of equal scores the smaller rows
         S, rows = np.take_along_axis(S, first, axis=1), np.take_along_axis(rows, first, axis=1)
@@ -351,22 +336,20 @@ class ScoreScan:
             S, rows = np.pad(S, lack, constant_values=-np.inf), np.pad(rows, lack, constant_values=NO_ID)
         return S, rows
 
-    def _scores(self, kind: Half | None, same: Half | None, rows: Rows) -> Single:
+    def _scores(self, asked: Asked, rows: Rows) -> Single:
         """Scores (n, m) of rows (n, m) for each query, -inf where a row may not answer or there is none."""
         packed = self.scan.mapped.codes.take(rows, axis=0)
         middle, end = self.r // 8, (self.r + self.s) // 8
         S = score.combined(
-            None if kind is None else score.sums(kind.tables, packed[:, :, :middle]),
-            None if same is None else score.sums(same.tables, packed[:, :, middle:end]),
+            asked.kind and score.sums(asked.kind.tables, packed[:, :, :middle]),
+            asked.same and score.sums(asked.same.tables, packed[:, :, middle:end]),
         )
         if self.scan.allowed is not None:
             S[~self.scan.allowed[rows]] = -np.inf
         S[rows == NO_ID] = -np.inf
         return S
 
-    def _of_all(
-        self, kind: Half | None, same: Half | None, k: int, known: _Known | None
-    ) -> tuple[Single, Rows]:
+    def _of_all(self, asked: Asked, k: int, known: _Known | None) -> tuple[Single, Rows]:
         """The k best of all rows, (k,), for one query; each row is looked at.
 
         Blocks are scored with tables of two bytes, whose sums may differ from the score by float32's
@@ -375,14 +358,14 @@ class ScoreScan:
         """
         middle, end = self.r // 8, (self.r + self.s) // 8
         pairs = self.scan.rows > _BLOCK
-        of_kind = None if kind is None else _Lookups.of(kind.tables[0], pairs)
-        of_same = None if same is None else _Lookups.of(same.tables[0], pairs)
+        of_kind = asked.kind and _Lookups.of(asked.kind.tables[0], pairs)
+        of_same = asked.same and _Lookups.of(asked.same.tables[0], pairs)
         least, more = np.float32(-np.inf), np.float32(1)
         S, rows = np.empty(0, np.float32), np.empty(0, np.int64)
-        if known is not None and kind is not None:
+        if known is not None and asked.kind is not None:
             least, more = known.least, known.more
             rows = np.sort(known.listed[known.listed != NO_ID])
-            S = self._scores(kind, same, rows[None])[0]
+            S = self._scores(asked, rows[None])[0]
         listed, which = rows, self.scan.places
         total = self.scan.rows if which is None else len(which)
         for start in range(0, total, _BLOCK):
@@ -408,7 +391,7 @@ class ScoreScan:
             if len(listed):
                 near = near[~np.isin(near, listed)]
             if len(near):
-                S = np.concatenate([S, self._scores(kind, same, near[None])[0]])
+                S = np.concatenate([S, self._scores(asked, near[None])[0]])
                 rows = np.concatenate([rows, near])
                 first = _first(S, rows, k)
                 S, rows = S[first], rows[first]
@@ -418,19 +401,26 @@ class ScoreScan:
         return S[first], rows[first]
 
 
+def _known(queries: NDArray[np.intp], least: Single, by_same: _List) -> dict[int, _Known]:
+    """What lists that prove nothing show of each of these queries, whose k-th score is `least` so far."""
+    more = score.instance_term(by_same.D[:, -1] + by_same.error)
+    each = zip(queries.tolist(), least, more, by_same.rows, strict=True)
+    return {i: _Known(*shown) for i, *shown in each}
+
+
 #: Stands for a half that is not used.
 _NOTHING = PackedCodes(0, 0)
 
 
-def _shorter(by_kind: _List, by_same: _List, k: int) -> tuple[_List, _List]:
+def _shorter(by_kind: _List, by_same: _List, k: int, most: Single) -> tuple[_List, _List]:
     """Both lists without the rows at their ends that are in no answer; all rows may answer.
 
     k rows have the k-th kind at least. A row that is in one list only has at most its term there, and what
-    rows outside the other list have.
+    rows outside the other list have, which is `most` of the kind.
     """
     least = by_kind.D[:, k - 1] - by_kind.error - _ROUNDING
     terms = score.instance_term(by_same.D + by_same.error[:, None])
-    by_same = by_same.cut(terms >= (least - by_kind.most())[:, None])
+    by_same = by_same.cut(terms >= (least - most)[:, None])
     least -= by_kind.error + score.instance_term(by_same.most())
     return by_kind.cut(np.greater_equal(by_kind.D, least[:, None])), by_same
 
