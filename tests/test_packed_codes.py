@@ -63,7 +63,8 @@ def check_best(packed, codes, H, K):
 def test_large_copies_are_in_huge_pages_where_the_system_has_them():
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 256, (500_000, 16), dtype=np.uint8)
-    (segment,) = PackedCodes.of(codes, 0, 16).segments
+    packed = PackedCodes.of(codes, 0, 16)
+    (segment,) = packed.segments
     middle = int(segment.index.codes.get()) + segment.index.codes.size() // 2
     ranges = Path("/proc/self/smaps").read_text().split("VmFlags:")
     for spans, flags in pairwise(ranges):
@@ -74,7 +75,7 @@ def test_large_copies_are_in_huge_pages_where_the_system_has_them():
     else:
         pytest.fail("the copy is in no range")
     rows = rng.integers(len(codes), size=9)
-    D, _ = PackedCodes.of(codes, 0, 16).listed(binary.unpack(codes[rows]).astype(np.float32), 1)
+    D, _ = packed.listed(binary.unpack(codes[rows]).astype(np.float32), 1)
     assert (np.abs(D - 128) < 1).all()
 
 

@@ -50,9 +50,8 @@ def measured(path, seed, method, rows):
     for name, troubles, how in ROWS:
         if rows and name not in rows:
             continue
-        how = {"make": make, **(how if method == "adaptive" else HAMMING)}
-        how = {"queries": 1000, "seed": seed, "last_only": True, **troubles, **how}
-        last = [r for r in stream(chunk, [config], **how) if r.bits][-1]
+        how = {"make": make, "last_only": True, **troubles, **(how if method == "adaptive" else HAMMING)}
+        last = [r for r in stream(chunk, [config], queries=1000, seed=seed, **how) if r.bits][-1]
         yield name, (last.map, last.p10)
     if method != "adaptive":
         return

@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
@@ -306,11 +307,7 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def _read_checked(stream: IO[bytes]) -> NDArray[Any]:
     stream.seek(0)
-    return _evaluated(_array, stream)
-
-
-def _array(stream: IO[bytes]) -> NDArray[Any]:
-    array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+    array: NDArray[Any] = _evaluated(partial(npy.read_array, allow_pickle=False), stream)
     return array
 
 

@@ -48,7 +48,7 @@ class AnnScan(ScoreScan):
     lists: Ivf
     newer: PackedCopies
 
-    def _packed(self, asked: Asked, n: int) -> Packed | None:
+    def _packed(self, by_kind: bool, by_same: bool, n: int) -> Packed | None:
         return None
 
     def _best(

@@ -88,12 +88,15 @@ class Asked(NamedTuple):
     kind: Half | None
     same: Half | None
 
+    @classmethod
+    def of_numbers(cls, h: Single | None, a: Single | None) -> Asked:
+        """Of queries (n, r) and (n, s)."""
+        return cls(h if h is None else Half.of_numbers(h), a if a is None else Half.of_numbers(a))
+
     @property
     def n(self) -> int:
         """Queries."""
-        half = self.same if self.kind is None else self.kind
-        assert half is not None  # noqa: S101 - for mypy: a code has bits
-        return len(half.H)
+        return _queries(self.kind and self.kind.H, self.same and self.same.H)
 
     def of(self, queries: NDArray[np.intp] | slice) -> Asked:
         """Some of the queries."""
@@ -102,6 +105,12 @@ class Asked(NamedTuple):
     def one(self, i: int) -> Asked:
         """The i-th query."""
         return self.of(slice(i, i + 1))
+
+
+def _queries(h: Single | None, a: Single | None) -> int:
+    given = a if h is None else h
+    assert given is not None  # noqa: S101 - for mypy: a code has bits
+    return len(given)
 
 
 class _Known(NamedTuple):
@@ -168,17 +177,17 @@ class ScoreScan:
         k = validate.positive_int(k)
         h = None if not self.r or by == "instance" else h
         a = None if not self.s or by == "kind" else a
-        asked = Asked(h if h is None else Half.of_numbers(h), a if a is None else Half.of_numbers(a))
-        n = asked.n
+        n = _queries(h, a)
         validate.empty_places(n, k, self.scan.ntotal)
         some = min(k, self.scan.ntotal)
         if not n or not some:
             return np.full((n, k), -np.inf, np.float32), np.full((n, k), NO_ID, np.int64)
-        packed = self._packed(asked, 2 * n if expand and h is not None else n)
-        parts = [asked]
-        if n > _QUERIES:
-            parts = [asked.of(slice(start, start + _QUERIES)) for start in range(0, n, _QUERIES)]
-        found = [self._searched(packed, part, some, expand) for part in parts]
+        packed = self._packed(h is not None, a is not None, 2 * n if expand and h is not None else n)
+        found = []
+        for start in range(0, n, _QUERIES):
+            part = slice(start, start + _QUERIES)
+            asked = Asked.of_numbers(h if h is None else h[part], a if a is None else a[part])
+            found.append(self._searched(packed, asked, some, expand))
         S, rows = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
         if some < k:
             lack = ((0, 0), (0, k - some))
@@ -223,7 +232,8 @@ class ScoreScan:
                 by_same = listed if all_ else listed.of(queries)
             elif here.same is not None:
                 by_same = _List(*packed[1].best(here.same.H, K_same))
-                listed = by_same if all_ else listed
+                if all_:
+                    listed = by_same
             found, found_rows, proved = self._union(here, by_kind, by_same, k)
             if all_:
                 S, rows = found, found_rows
@@ -299,25 +309,24 @@ class ScoreScan:
         """Candidates to begin with."""
         return (_TIMES * k + _SPARE) * self.scan.rows // self.scan.ntotal
 
-    def _packed(self, asked: Asked, n: int) -> Packed | None:
+    def _packed(self, by_kind: bool, by_same: bool, n: int) -> Packed | None:
         """The packed halves that `n` more searches use, or None where those score all rows."""
         scan = self.scan
         if scan.rows <= _ALL or scan.ntotal <= FEW * scan.rows:
             return None
         middle, end = self.r // 8, (self.r + self.s) // 8
-        learned = _NOTHING if asked.kind is None else self.copies.of(0, middle, n, _WORTH)
-        instance = _NOTHING if asked.same is None else self.copies.of(middle, end, n, _WORTH)
+        learned = self.copies.of(0, middle, n, _WORTH) if by_kind else _NOTHING
+        instance = self.copies.of(middle, end, n, _WORTH) if by_same else _NOTHING
         return None if learned is None or instance is None else (learned, instance)
 
     def _union(
         self, asked: Asked, by_kind: _List | None, by_same: _List | None, k: int
     ) -> tuple[Single, Rows, NDArray[np.bool_]]:
         """The k best rows of both lists, and of which queries no row outside can be among the k best."""
-        most = None if by_kind is None else by_kind.most()
-        if most is None and asked.kind is not None:
-            most = np.ones(1, np.float32)  # of a normalised query
-        beyond = score.combined(most, by_same and by_same.most())
-        if by_kind and by_same and most is not None and self.scan.allowed is None:
+        # A normalised query has a kind of 1 at most.
+        most = np.ones(1, np.float32) if by_kind is None else by_kind.most()
+        beyond = score.combined(asked.kind and most, by_same and by_same.most())
+        if by_kind is not None and by_same is not None and self.scan.allowed is None:
             by_kind, by_same = _shorter(by_kind, by_same, k, most)
         lists = [each.rows for each in (by_same, by_kind) if each is not None]
         S, rows = self._of_lists(asked, lists, k)
@@ -403,8 +412,7 @@ class ScoreScan:
 
 def _known(queries: NDArray[np.intp], least: Single, by_same: _List) -> dict[int, _Known]:
     """What lists that prove nothing show of each of these queries, whose k-th score is `least` so far."""
-    more = score.instance_term(by_same.D[:, -1] + by_same.error)
-    each = zip(queries.tolist(), least, more, by_same.rows, strict=True)
+    each = zip(queries.tolist(), least, score.instance_term(by_same.most()), by_same.rows, strict=True)
     return {i: _Known(*shown) for i, *shown in each}
 
 
