@@ -88,5 +88,6 @@ def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) 
 def main() -> None:
     """Learn binary codes from features and tags, chunk by chunk, and search them with Faiss.
 
-    The index is a folder: --index PATH, else $WOH_INDEX, else ./index.woh.
+    The index is a folder: --index PATH after the command, else $WOH_INDEX, else
+    ./index.woh.
     """

@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 from conftest import length
+from failing_parser import FailingParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib import format as npy
@@ -131,7 +132,7 @@ def test_npy_format_2_and_python_2_headers(file):
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_header_is_evaluated_again_where_the_parser_fails(file, monkeypatch, method, failures):
     """Python 3.11's may, now and then, where other threads use it."""
-    path, parser = file(npz_bytes({"features": ARRAYS["features"]}, method)), Parser(failures)
+    path, parser = file(npz_bytes({"features": ARRAYS["features"]}, method)), FailingParser(failures)
     monkeypatch.setattr(ast, "literal_eval", parser)
     assert_array_equal(read_arrays(path, "features", ())["features"], ARRAYS["features"])
     assert parser.calls == 2 + len(failures)
@@ -139,22 +140,9 @@ def test_a_header_is_evaluated_again_where_the_parser_fails(file, monkeypatch, m
 
 def test_a_parser_that_always_fails_is_a_damaged_header(file, monkeypatch):
     path = file(npz_bytes(ARRAYS))
-    monkeypatch.setattr(ast, "literal_eval", Parser(range(9)))
+    monkeypatch.setattr(ast, "literal_eval", FailingParser(range(9)))
     with pytest.raises(InputError, match="does not start with an"):
         read_arrays(path, "features", ())
-
-
-class Parser:
-    """`ast.literal_eval`, some of whose calls fail as Python 3.11's do."""
-
-    def __init__(self, failures):
-        self.failures, self.calls, self.real = failures, 0, ast.literal_eval
-
-    def __call__(self, text):
-        self.calls += 1
-        if self.calls - 1 in self.failures:
-            raise SystemError("AST constructor recursion depth mismatch (before=54, after=38)")
-        return self.real(text)
 
 
 def test_missing_paths_and_empty_folders(tmp_path):

@@ -1,5 +1,6 @@
 """Tags as people type them: scripts, separators, lists as text, characters that show nothing."""
 
+import ast
 import json
 import re
 import unicodedata
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import length
+from failing_parser import FailingParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -186,6 +188,11 @@ def test_the_first_rows_tell_what_stands_between_tags(texts, expected, note):
     assert " / ".join("+".join(found.of_row(row)) for row in range(len(found))) == expected
     assert note in " ".join(notes)
     assert bool(note) == bool(notes)
+
+
+def test_an_escape_is_read_again_where_the_parser_fails(monkeypatch):
+    monkeypatch.setattr(ast, "literal_eval", FailingParser({0}))
+    assert TagLists.from_strings([r"['a\'b', '\d']"]).of_row(0) == ["a'b", r"\d"]
 
 
 def test_later_texts_are_split_as_the_first():

@@ -162,4 +162,7 @@ def _unquoted(quoted: str) -> str:
         return str(json.loads(quoted))  # what Python reads otherwise: \/ and halves of characters
     except ValueError:
         with warnings.catch_warnings(action="ignore"):  # of an escape that is none
-            return str(ast.literal_eval(quoted))
+            try:
+                return str(ast.literal_eval(quoted))
+            except SystemError:  # as in io/npz.py: Python 3.11's parser, beside other threads
+                return str(ast.literal_eval(quoted))
