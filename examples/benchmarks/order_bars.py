@@ -1,9 +1,10 @@
 """What ordered data cost: indexes of one sorted file, with a first sample and without, and of shuffled items.
 
-    python examples/benchmarks/order_bars.py openclipart.npz corel5k.npz [--splits 3]
+    python examples/benchmarks/order_bars.py openclipart.npz corel5k.npz [--splits 3] [--orders 7]
 
 Each set: items with a tag, 1,000 random queries, the rest in 8 chunks, 64 + 64 bits, min_count 1. Prints MAP
-and P@10 of the default search, and MAP of the learned bits by Hamming distance.
+and P@10 of the default search, and MAP of the learned bits by Hamming distance; with several orders of each
+split also what they differ by.
 """
 
 import argparse
@@ -44,15 +45,17 @@ def write(file, X, tags):
     )
 
 
-def measured(path, seed):
-    """(name of a row, MAP, P@10, MAP of the learned bits) of one split."""
+def measured(path, seed, place):
+    """(name of a row, MAP, P@10, MAP of the learned bits) of one split; `place` tells its orders apart."""
     chunk = read_chunk(path)
     tagged = np.array([len(chunk.tags.of_row(row)) > 0 for row in range(len(chunk))])
     X, labels = np.asarray(chunk.features, np.float32), np.asarray(chunk.labels)
     order = np.random.default_rng(seed).permutation(np.flatnonzero(tagged & X.any(axis=1)))
     held_out, rest = order[:1000], order[1000:]
+    if place:
+        rest = np.random.default_rng((seed, place, 3)).permutation(rest)
     by_class, halves = (
-        rest[order_by_class(labels[rest], groups, np.random.default_rng((seed, 1)))]
+        rest[order_by_class(labels[rest], groups, np.random.default_rng((seed, 1, place)))]
         for groups in (labels.shape[1], 2)
     )
     orders = {
@@ -84,21 +87,48 @@ def measured(path, seed):
         yield name, (found.map, found.p10, learned)
 
 
+def table(title, rows):
+    """Print one: a cell a measure."""
+    print(f"\n{title}\n| | MAP | P@10 | MAP, learned bits |\n|---|---|---|---|")
+    for name, cells in rows.items():
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
 def main():
-    """Print a table a set: means of splits, and what share of the first row they are."""
+    """Print two tables a set: means, as shares of the first row too, and the spread within a split."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="+", type=Path)
     parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument(
+        "--orders", type=int, default=1, help="random orders, and divisions of classes, a split"
+    )
     given = parser.parse_args()
     for path in given.sets:
-        splits = [dict(measured(path, seed)) for seed in range(given.splits)]
-        print(f"\n{path.stem}, means of {given.splits} splits")
-        print("| | MAP | P@10 | MAP, learned bits |\n|---|---|---|---|")
-        rows = {name: np.mean([split[name] for split in splits], axis=0) for name in splits[0]}
-        first = next(iter(rows.values()))
-        for name, values in rows.items():
-            cells = (f"{value:.4f} ({value / one:.3f})" for value, one in zip(values, first, strict=True))
-            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        splits = [
+            [dict(measured(path, seed, place)) for place in range(given.orders)]
+            for seed in range(given.splits)
+        ]
+        found = {name: np.array([[run[name] for run in runs] for runs in splits]) for name in splits[0][0]}
+        means = {name: values.mean(axis=(0, 1)) for name, values in found.items()}
+        first = next(iter(means.values()))
+        shares = {
+            name: [f"{value:.4f} ({value / one:.3f})" for value, one in zip(values, first, strict=True)]
+            for name, values in means.items()
+        }
+        table(f"{path.stem}, means of {given.splits} splits, {given.orders} orders each", shares)
+        if given.orders > 1:
+            spreads = {
+                name: [
+                    f"{deviation:.4f} {half:.4f}"
+                    for deviation, half in zip(
+                        np.sqrt(values.var(axis=1, ddof=1).mean(axis=0)),
+                        np.ptp(values, axis=1).mean(axis=0) / 2,
+                        strict=True,
+                    )
+                ]
+                for name, values in found.items()
+            }
+            table("standard deviation within a split, half of the range", spreads)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ class Preflight:
 
     Parameters
     ----------
-    writing : Writing
+    writing : WriteTransaction
         The index as it is, under the writer lock.
     d : int or None
         Width of the features it takes, None while nothing was learned.

@@ -41,7 +41,7 @@ class TagQueries:
     ----------
     vocabulary : Vocabulary
         Known tags and their vectors.
-    side : TagSide or None
+    side : TagTargets or None
         How a semantic start weighs tags and vectors; None where they are taken raw.
     n : int
         Items seen.

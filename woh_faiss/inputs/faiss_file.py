@@ -44,7 +44,7 @@ def open_faiss(
     path : path
         As `read_floats` reads; ids of a flat index that is alone are places.
     tags : path
-        As `inputs.side.open_side` reads. Its ids, if it has any, must be those of the index, in order; or
+        As `tag_file.open_side` reads. Its ids, if it has any, must be those of the index, in order; or
         are the ids, where the index has none.
     tag_separator, note, on_duplicate
         As `open_inputs` takes them.

@@ -45,7 +45,7 @@ class Inputs:
 
     Attributes
     ----------
-    sources : list of Source
+    sources : list of ChunkSource
         One a file, or a pair of files.
     size : int or None
         Rows of a chunk; None: a chunk file is one chunk, others are cut into chunks of `CHUNK_SIZE`.

@@ -231,7 +231,7 @@ class DocumentDB:
 
 
 class DocumentTransaction:
-    """What a writer may do under the lock that `Shelf.writing` holds."""
+    """What a writer may do under the lock that `DocumentDB.writing` holds."""
 
     def __init__(self, db: DocumentDB, connection: sqlite3.Connection) -> None:
         self._db, self._connection = db, connection

@@ -31,7 +31,7 @@ EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class RoundStamp:
-    """A round of an index: its number, `Source.stamps`' number for it, and the items there were after it.
+    """A round of an index: its number, `CodeSource.stamps`' number for it, and the items there were after it.
 
     All three being equal, two states of an index, or of copies of it, have the same items.
     """
@@ -55,7 +55,7 @@ class PushState:
         Whether there are columns of tags and of metadata.
     approximate : bool
         Whether searches go through an index that may miss neighbours.
-    at, goal : Mark
+    at, goal : RoundStamp
         The round up to which changes are in, and the one whose items it will have: another while a push is
         not through, which has left out what is not there in the end.
     busy : str

@@ -29,7 +29,7 @@ class CodeSource:
         Rows of removed items, ascending, and the round that removed each.
     ends, numbers, stamps : (t,) arrays of int64
         Of each round: where its rows end, its number, and its stamp.
-    marks : list of Mark
+    marks : list of RoundStamp
         Of each round.
     """
 

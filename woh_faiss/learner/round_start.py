@@ -61,7 +61,7 @@ class RoundStart:
     def semantic(
         self, chunk: TaggedChunk, df: Matrix, B0: ArrayLike | None, rng: np.random.Generator
     ) -> Start:
-        """Of features and tags; see `adaptive`."""
+        """Of features and tags; see `semantic_start`."""
         if B0 is not None or self.W0 is not None:
             raise InputError(
                 'B0 and W0 are given, expected neither with a semantic start; use start="random"'

@@ -61,7 +61,7 @@ class Start:
         See `training_round.learn_round`.
     given : int
         Items that have their final codes already.
-    side, early : TagSide, Early or None
+    side, early : TagTargets, WarmupItems or None
         What is remembered of the tags, and of the first items; None where there is nothing.
     bare : (n, m)
         φ of the first items without a tag.
@@ -95,7 +95,7 @@ def early_start(
 
     Parameters
     ----------
-    early : Early
+    early : WarmupItems
         The items so far and the chunk's.
     df, n : (c,), int
         Items that carried each tag so far, and items with a tag so far, this chunk included.
@@ -148,7 +148,7 @@ def later_start(
     ----------
     X, Y, Z : Rows of (b, d), (b, c) CSR of 0 and 1, (b, f)
         Features, raw; tags and word-vector means. Every item has a tag.
-    side : TagSide
+    side : TagTargets
         That has seen Y.
     df, n : (c,), int
         As `early_start`.

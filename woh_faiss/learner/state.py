@@ -109,9 +109,9 @@ class Adaptive:
 
     Attributes
     ----------
-    side : TagSide
+    side : TagTargets
         Tags and word vectors.
-    early : Early or None
+    early : WarmupItems or None
         None once there were as many items as anchors.
     """
 

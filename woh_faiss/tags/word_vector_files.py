@@ -51,7 +51,7 @@ _BOMB_RATIO, _BOMB_BYTES = 100, 64 << 20
 
 
 def read(path: Path, limit: int | None, unicode_errors: str) -> tuple[dict[str, int], NDArray[Any]]:
-    """Words, each with its row, and the rows of vectors of a file; see `vectors.WordVectors.open`."""
+    """Words, each with its row, and the rows of vectors of a file; see `WordVectors.open`."""
     if not path.exists():
         raise InputError("the file does not exist")
     if not path.is_file():

@@ -1,6 +1,6 @@
 """Matrices in .npy, .npz and .mat files, told apart by their first bytes.
 
-Knows files, not hashing papers: `mat_chunks` says what the variables are. None of the formats needs a
+Knows files, not hashing papers: `chunks.py` says what the variables are. None of the formats needs a
 pickle; of MATLAB's objects and functions nothing is read.
 """
 
