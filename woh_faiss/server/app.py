@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -56,14 +57,14 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        max_body_size=settings.max_body,
     )
     app.state.service = service
-    problems.install(app)
+    problems.install(app, settings.max_body)
     metrics = Metrics()
     app.include_router(api_routes(service, turns, writing, metrics))
     app.include_router(page_routes(service, turns, drawing))
     # The last one is the first to see a request.
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=settings.max_body)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False)
     app.add_middleware(Guards, settings=settings)
     if settings.allow_origins:

@@ -1,6 +1,7 @@
 """What stands before every route: the token, who may send, and how long; and headers behind it.
 
-Starlette's middleware does the rest: the Host header, other origins, the size of bodies.
+Starlette's middleware does the rest: the Host header, other origins, the size of bodies. What it refuses as
+plain text is told here as every error is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woh_faiss.display import display_text
 
-from .problems import problem
+from .problems import problem, too_large
 from .sessions import LOGIN, PAGES, Sessions, is_open
 from .settings import Settings
 
@@ -54,6 +55,10 @@ class Guards:
         token = settings.token()
         self._sessions = None if token is None else Sessions(token)
         self._headers = dict(_HEADERS)
+        self._plain = {
+            400: "the Host header is not a name of this server; --allow-host gives it one",
+            413: too_large(settings.max_body),
+        }
         if not settings.allow_origins:
             self._headers["Cross-Origin-Resource-Policy"] = "same-origin"
 
@@ -63,13 +68,20 @@ class Guards:
             await self._app(scope, receive, send)
             return
 
-        started = False
+        started = replaced = False
 
         async def with_headers(message: Message) -> None:
-            nonlocal started
+            nonlocal started, replaced
+            if replaced:
+                return
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
+                plain = headers.get("content-type", "").startswith("text/plain")
+                if plain and (line := self._plain.get(message["status"])):
+                    await problem(message["status"], line)(scope, receive, with_headers)
+                    replaced = True
+                    return
                 for name, value in self._headers.items():
                     headers.setdefault(name, value)
             await send(message)

@@ -52,6 +52,11 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> 
     return Response(body, status, headers, MEDIA)
 
 
+def too_large(max_body: int) -> str:
+    """What is said of a body of more bytes."""
+    return f"the body has more than {max_body:,} bytes; send less at once, or serve with a larger --max-body"
+
+
 def status_of(error: WOHError) -> int:
     """The status of an error of the library."""
     return next(status for kind, status in _STATUSES if isinstance(error, kind))
@@ -66,7 +71,7 @@ def line_of(error: ValidationError | RequestValidationError) -> str:
     return f"{place}: {first['msg']}{more}"
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, max_body: int) -> None:
     """Make every error that a route may raise a problem; what else goes wrong is `Guards`' business."""
 
     async def of_library(request: Request, error: Any) -> Response:
@@ -79,7 +84,8 @@ def install(app: FastAPI) -> None:
         return problem(422, line_of(error))
 
     async def of_http(request: Request, error: Any) -> Response:
-        return problem(error.status_code, str(error.detail), error.headers)
+        line = too_large(max_body) if error.status_code == 413 else str(error.detail)  # Starlette's says less
+        return problem(error.status_code, line, error.headers)
 
     app.add_exception_handler(WOHError, of_library)
     app.add_exception_handler(RequestValidationError, of_values)
