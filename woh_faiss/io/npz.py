@@ -10,14 +10,13 @@ import hashlib
 import math
 import os
 import struct
-import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -27,7 +26,7 @@ from woh_faiss import budget
 from woh_faiss.display import display_path, display_text
 from woh_faiss.errors import InputError
 
-T = TypeVar("T")
+from .python_literals import evaluated
 
 #: Bytes up to which numbers are read; more of them are mapped, and take no memory of this process.
 READ = 256 << 20
@@ -77,14 +76,6 @@ def read_arrays(
 def reason(error: Exception) -> str:
     """What a library said of bytes it did not expect, on one line."""
     return display_text(" ".join(f"{type(error).__name__}: {error}".split())[:160])
-
-
-@contextmanager
-def _header_warnings_off() -> Iterator[None]:
-    """Numpy parses a header as Python source, which may warn; the error that follows says enough."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 @contextmanager
@@ -284,7 +275,7 @@ def _check_header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, 
 
 def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
-        shape, fortran, dtype = _evaluated(_header, stream)
+        shape, fortran, dtype = evaluated(partial(_header, stream))
     except (zipfile.BadZipFile, zlib.error):
         raise
     except Exception as error:  # numpy evaluates the header, so anything may come out of a damaged one
@@ -297,6 +288,7 @@ def _parse_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool,
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    stream.seek(0)
     version = npy.read_magic(stream)
     if version == (1, 0):
         return npy.read_array_header_1_0(stream)
@@ -306,19 +298,13 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _read_checked(stream: IO[bytes]) -> NDArray[Any]:
+    return evaluated(partial(_array, stream))
+
+
+def _array(stream: IO[bytes]) -> NDArray[Any]:
     stream.seek(0)
-    array: NDArray[Any] = _evaluated(partial(npy.read_array, allow_pickle=False), stream)
+    array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
     return array
-
-
-def _evaluated(read: Callable[[IO[bytes]], T], stream: IO[bytes]) -> T:
-    """`read(stream)`, which evaluates its header as Python source, from the stream's start."""
-    with _header_warnings_off():
-        try:
-            return read(stream)
-        except SystemError:  # Python 3.11's parser may fail where other threads use it: cpython issue 106905
-            stream.seek(0)
-            return read(stream)
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:

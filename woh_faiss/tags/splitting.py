@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from woh_faiss import budget
 from woh_faiss.errors import InputError, short
+from woh_faiss.io.python_literals import evaluated
 from woh_faiss.validate import TEXT
 
 #: Where nothing else is told.
@@ -161,8 +162,4 @@ def _unquoted(quoted: str) -> str:
     try:
         return str(json.loads(quoted))  # what Python reads otherwise: \/ and halves of characters
     except ValueError:
-        with warnings.catch_warnings(action="ignore"):  # of an escape that is none
-            try:
-                return str(ast.literal_eval(quoted))
-            except SystemError:  # as in io/npz.py: Python 3.11's parser, beside other threads
-                return str(ast.literal_eval(quoted))
+        return str(evaluated(partial(ast.literal_eval, quoted)))
