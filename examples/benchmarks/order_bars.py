@@ -45,9 +45,8 @@ def write(file, X, tags):
     )
 
 
-def measured(path, seed, place):
+def measured(chunk, seed, place):
     """(name of a row, MAP, P@10, MAP of the learned bits) of one split; `place` tells its orders apart."""
-    chunk = read_chunk(path)
     tagged = np.array([len(chunk.tags.of_row(row)) > 0 for row in range(len(chunk))])
     X, labels = np.asarray(chunk.features, np.float32), np.asarray(chunk.labels)
     order = np.random.default_rng(seed).permutation(np.flatnonzero(tagged & X.any(axis=1)))
@@ -104,8 +103,9 @@ def main():
     )
     given = parser.parse_args()
     for path in given.sets:
+        chunk = read_chunk(path)
         splits = [
-            [dict(measured(path, seed, place)) for place in range(given.orders)]
+            [dict(measured(chunk, seed, place)) for place in range(given.orders)]
             for seed in range(given.splits)
         ]
         found = {name: np.array([[run[name] for run in runs] for runs in splits]) for name in splits[0][0]}
@@ -117,17 +117,12 @@ def main():
         }
         table(f"{path.stem}, means of {given.splits} splits, {given.orders} orders each", shares)
         if given.orders > 1:
-            spreads = {
-                name: [
-                    f"{deviation:.4f} {half:.4f}"
-                    for deviation, half in zip(
-                        np.sqrt(values.var(axis=1, ddof=1).mean(axis=0)),
-                        np.ptp(values, axis=1).mean(axis=0) / 2,
-                        strict=True,
-                    )
-                ]
-                for name, values in found.items()
-            }
+            spreads = {}
+            for name, values in found.items():
+                deviation = np.sqrt(values.var(axis=1, ddof=1).mean(axis=0))
+                half = np.ptp(values, axis=1).mean(axis=0) / 2
+                pairs = zip(deviation, half, strict=True)
+                spreads[name] = [f"{one:.4f} {other:.4f}" for one, other in pairs]
             table("standard deviation within a split, half of the range", spreads)
 
 

@@ -55,6 +55,7 @@ class Guards:
         token = settings.token()
         self._sessions = None if token is None else Sessions(token)
         self._headers = dict(_HEADERS)
+        # What Starlette refuses as plain text, by status.
         self._plain = {
             400: "the Host header is not a name of this server; --allow-host gives it one",
             413: too_large(settings.max_body),
