@@ -17,6 +17,7 @@ REFERENCE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 #: A line of a Parameters or Attributes section, and the classes in its type.
 TYPED = re.compile(r"^ *\*{0,2}\w[\w, *]* : (.*)$", re.MULTILINE)
 CLASS = re.compile(r"\b[A-Z][a-z]\w+")
+pytestmark = pytest.mark.xdist_group("docstrings")  # the code is read once
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
